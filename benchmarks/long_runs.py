@@ -13,8 +13,8 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding import relaxed
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.verdicts.trials import Trial, run_workload
 from mist_sim.studies.built import Rates
+from mist_sim.studies.verdicts.trials import Trial, run_workload
 
 LONG, LONGER = 30_000, 120_000  # requests
 SEED = 20_000  # another one than that of any search

@@ -17,7 +17,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.candidates import Candidate, candidates, engines_of, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, try_rate
+from mist_sim.studies.verdicts.trials import Trial, try_rate
 
 LONG = 30_000
 SEED = 20_000

@@ -22,7 +22,7 @@ from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.planning.candidates import Candidate, candidates, engines_of, scenario_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, try_rate
+from mist_sim.studies.verdicts.trials import Trial, try_rate
 from tests.reference.deployed import read_back
 
 # model, lengths, requests a second, TTFT and TPOT in ms, GPUs

@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.verdicts.steady_state import ERROR, Look, Seen, look, looks
+from mist_sim.studies.verdicts.steady_state import ERROR, Look, Seen, look, looks
 
 SHARE = 0.9
 TRUTHS = (0.96, 0.93, 0.905, 0.895, 0.87, 0.8)

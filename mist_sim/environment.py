@@ -77,12 +77,7 @@ class Due(Event):
 
 
 class StepCore(Protocol):
-    """Takes the steps of engines between two events that others see (`clients/engine/core`).
-
-    runs_ahead: whether the end of a request never makes anything begin.
-    """
-
-    runs_ahead: bool
+    """Takes the steps of engines between two events that others see (`clients/engine/core`)."""
 
     @property
     def next_time(self) -> float:
@@ -98,6 +93,9 @@ class Stepper(Protocol):
     @property
     def core(self) -> StepCore:
         """What takes the steps."""
+
+    def let_run_ahead(self) -> None:
+        """Let engines step before others step earlier: the end of a request begins nothing."""
 
     def tell(self) -> None:
         """Let others see the latest step; set the clock to its time."""

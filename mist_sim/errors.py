@@ -14,7 +14,7 @@ The command line prints a `ScenarioError` as one message and exits with code 2. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
 from itertools import islice
@@ -146,6 +146,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "."
     matches = get_close_matches(name, list(dict.fromkeys(islice(known, _MOST_NAMES))), n=1)
     return f"; did you mean {brief(matches[0])}?" if matches else "."
+
+
+def require_known(name: str, known: Collection[str], what: str, more: str | None = None) -> None:
+    """Raise ScenarioError for a name that is none of those known.
+
+    what: stands before it in the message, such as "there is no picture". more: stands behind the
+        known name that is closest; None: all known names do.
+    """
+    if name not in known:
+        told = f"Known: {', '.join(known)}" if more is None else more
+        hint = did_you_mean(str(name), known)
+        raise ScenarioError(f"{what} {brief(name)}{hint} {told}".rstrip())
 
 
 def nearest(name: str, known: Iterable[str], number: int = 5) -> str:

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from mist_sim.bounds import LINE_LENGTH, SPEC_BYTES, TABLE_BYTES, TABLE_CELLS
-from mist_sim.errors import MistError, ScenarioError, TraceError, brief, cut, did_you_mean, in_words
+from mist_sim.errors import (
+    MistError,
+    ScenarioError,
+    TraceError,
+    brief,
+    cut,
+    in_words,
+    require_known,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -297,12 +305,10 @@ def read_csv(
 
 def check_columns(header: Sequence[str], needed: Sequence[str], where: str) -> None:
     """Raise ScenarioError for a column that is missing; other columns of a file are not shown."""
+    number = in_words(len(header), "column")
     for name in needed:
-        if name not in header:
-            raise ScenarioError(
-                f"{where}: no column {brief(name)}{did_you_mean(name, header)} The file has "
-                f"{in_words(len(header), 'column')}; needed are {', '.join(needed)}"
-            )
+        more = f"The file has {number}; needed are {', '.join(needed)}"
+        require_known(name, header, f"{where}: no column", more)
 
 
 def _form_of(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from math import inf
@@ -45,6 +46,7 @@ class Watch(Protocol):
         """A request was served, and emitted so many tokens."""
 
 
+@dataclass(eq=False)
 class LoadGenerator(ABC):
     """Sends requests through the coordinator until each has ended for good, and records how.
 
@@ -65,30 +67,23 @@ class LoadGenerator(ABC):
         in all attempts, and stages of the pipeline. The check of conservation reads them.
     """
 
+    env: Environment
+    coordinator: Coordinator
+    recorder: Recorder
+    retries: Retries | None
+    rng: Rng
+
     ends_begin_nothing = False
 
-    def __init__(
-        self,
-        env: Environment,
-        coordinator: Coordinator,
-        recorder: Recorder,
-        retries: Retries | None,
-        rng: Rng,
-    ) -> None:
-        self.env = env
-        self.coordinator = coordinator
-        self.recorder = recorder
-        self.retries = retries
+    def __post_init__(self) -> None:
         self.on_end: Callable[[int, float], None] | None = None
         self.watch: Watch | None = None
         self.servers: ApiServers | None = None
         self.entrance: Entrance | None = None
-        self.all_ended = env.event()
-        self.num_sent = 0
-        self.num_ended = 0
+        self.all_ended = self.env.event()
+        self.num_sent = self.num_ended = 0
         self.num_visits: list[int] = []
         self.num_stages: list[int] = []
-        self._rng = rng
         self._num_own_ended = 0  # without children
         self._left_at = 0.0  # when users have all answers that have ended, if nothing waits for it
         self._num_sources = 0  # processes that may send another request
@@ -172,7 +167,7 @@ class LoadGenerator(ABC):
         hopeless = failure.status == "rejected" and not failure.is_busy
         if failure.status not in retries.on or hopeless:
             return None
-        return failure.time + retries.wait(num_attempts, self._rng.random())
+        return failure.time + retries.wait(num_attempts, self.rng.random())
 
     def _count_row(self, request: Request, num_visits: int) -> None:
         """Note what the row of a request counts, for the check of conservation."""
@@ -210,25 +205,15 @@ def _gone_at(request: Request) -> float:
 Unit = TypeVar("Unit")
 
 
+@dataclass(eq=False)
 class _Loop(LoadGenerator, ABC, Generic[Unit]):
     """A closed loop: users, each of whom takes the next unit of work after the last has ended.
 
     loop: how many users there are, and when they begin. think_times: seconds in between.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        coordinator: Coordinator,
-        recorder: Recorder,
-        retries: Retries | None,
-        rng: Rng,
-        loop: ClosedLoop,
-        think_times: Iterator[float],
-    ) -> None:
-        super().__init__(env, coordinator, recorder, retries, rng)
-        self.loop = loop
-        self._think_times = think_times
+    loop: ClosedLoop
+    think_times: Iterator[float]
 
     @abstractmethod
     def _units(self, requests: Iterator[Request]) -> Iterator[Unit]:
@@ -256,7 +241,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
         for unit in chain((first,), others):
             failure = yield from self._do(unit)
             ended_at = self.env.now if failure is None else failure.time
-            next_at = ended_at + next(self._think_times)
+            next_at = ended_at + next(self.think_times)
             if next_at > self.env.now:
                 yield self.env.at(next_at)
         self._stop_sending()
@@ -314,6 +299,7 @@ Ended = Callable[[Request, list[Visit], Failure | None], None]
 """Takes a request that is over, its visit, if there was one, and how it failed."""
 
 
+@dataclass(eq=False)
 class PlainWalk:
     """Walks requests through clients whose traits say `serves_whole`.
 
@@ -323,20 +309,16 @@ class PlainWalk:
         plainly and no other part reads the records meanwhile, the result is the same.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        coordinator: Coordinator,
-        recorder: Recorder,
-        ended: Ended,
-        counted: Callable[[Request, int, float], None],
-        *,
-        at_once: bool,
-    ) -> None:
-        self._env, self._recorder = env, recorder
-        self._coordinator, self._route = coordinator, coordinator.dispatch.route
-        self._ended, self._counted = ended, counted
-        self._leave = self._end if at_once else self._end_soon
+    _env: Environment
+    _coordinator: Coordinator
+    _recorder: Recorder
+    _ended: Ended
+    _counted: Callable[[Request, int, float], None]
+    at_once: bool
+
+    def __post_init__(self) -> None:
+        self._route = self._coordinator.dispatch.route
+        self._leave = self._end if self.at_once else self._end_soon
 
     def begin(self, request: Request, _: Event | None = None) -> None:
         """Take a request that arrives now, or comes from the front end, to a client."""
@@ -396,7 +378,7 @@ class OpenLoop(LoadGenerator):
             self.recorder,
             self._end_plainly,
             self._count_plainly,
-            at_once=at_once,
+            at_once,
         )
 
     def start(self, requests: Iterator[Request]) -> None:
@@ -474,6 +456,7 @@ class OpenLoop(LoadGenerator):
         self._stop_sending()
 
 
+@dataclass(eq=False)
 class CappedOpenLoop(LoadGenerator):
     """An open loop with at most so many requests under way; others wait with their sender.
 
@@ -484,19 +467,9 @@ class CappedOpenLoop(LoadGenerator):
     max_concurrency: most requests that are under way (>= 1).
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        coordinator: Coordinator,
-        recorder: Recorder,
-        retries: Retries | None,
-        rng: Rng,
-        max_concurrency: int,
-    ) -> None:
-        super().__init__(env, coordinator, recorder, retries, rng)
-        self.max_concurrency = max_concurrency
-        self._num_under_way = 0
-        self._seat: Event | None = None  # happens when one is free, where a sender waits for it
+    max_concurrency: int
+    _num_under_way: int = 0
+    _seat: Event | None = None  # happens when one is free, where a sender waits for it
 
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
         for request in requests:

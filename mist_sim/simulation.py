@@ -33,7 +33,6 @@ from mist_sim.core.views import ClientView
 from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
-from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.gpu_group import without_watts
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
@@ -57,8 +56,10 @@ from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.simulation_rules import (
+    Members,
     blind_warnings,
     check_clients,
+    check_lengths,
     check_lives,
     check_routers,
     check_search,
@@ -256,8 +257,8 @@ class Simulation:
         sliders = self._reconfigurer(env)
         if sliders is not None:
             load.watch = sliders.watch
-        if env.stepper is not None:
-            env.stepper.core.runs_ahead = load.ends_begin_nothing
+        if env.stepper is not None and load.ends_begin_nothing:
+            env.stepper.let_run_ahead()
         if progress is not None:
             load.on_end = _now_and_then(progress)
         conservation = Conservation(self._requests(recorder))

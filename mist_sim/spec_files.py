@@ -16,7 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import NESTING, TOML_BYTES
-from mist_sim.errors import ScenarioError, brief, did_you_mean, printable
+from mist_sim.errors import ScenarioError, brief, did_you_mean, printable, require_known
 from mist_sim.inputs import check_plain, text_of
 from mist_sim.units import Kind
 
@@ -138,11 +138,7 @@ def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> 
     for key in table:
         if not isinstance(key, str):
             raise ScenarioError(f"{place}: keys must be text, got {brief(key)}")
-        if key not in hints:
-            hint = did_you_mean(key, hints)
-            raise ScenarioError(
-                f"{place}: unknown key {brief(key)}{hint} Known: {', '.join(hints)}"
-            )
+        require_known(key, hints, f"{place}: unknown key")
     missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
     if missing:
         raise ScenarioError(f"{place}: missing {', '.join(missing)}")

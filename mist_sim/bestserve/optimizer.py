@@ -41,13 +41,13 @@ from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.bracketing import Search, SeedGoodput, drive, once_each, seeming, settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.subjects import seeds_from
 from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Key, Row, Task
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target, none_counts
+from mist_sim.studies.verdicts.trials import Trial
 
 Per = Literal["gpu", "usd", "joule"]
 """A goodput a GPU, for a dollar, or for a joule."""

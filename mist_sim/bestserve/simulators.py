@@ -21,7 +21,7 @@ from mist_sim.bestserve.oracle import Times
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.rng import Streams
-from mist_sim.search.verdicts.request_times import RequestTimes
+from mist_sim.studies.verdicts.request_times import RequestTimes
 
 Routing = Literal["shuffle", "round_robin"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
+from mist_sim.errors import ScenarioError, brief, listed, require_known
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors.external import installed_version
 from mist_sim.hardware.predictors.measured.regression import FORMAT, VERSION
@@ -100,9 +100,7 @@ def _rows_of(path: Path, subset: str, tensor_parallel_size: int) -> pd.DataFrame
     rows = read_columns(path, numbers, ["model", "hardware"])
     names = rows["model"] + "/" + rows["hardware"]
     known = sorted(set(names))
-    if subset not in known:
-        hint = did_you_mean(subset, known)
-        raise ScenarioError(f"{path}: has no {brief(subset)}{hint} Known: {listed(known)}")
+    require_known(subset, known, f"{path}: has no", f"Known: {listed(known)}")
     rows = rows[(names == subset) & (rows["token_size"] == _SPLITWISE_TOKENS)]
     ranks = sorted(set(rows["tensor_parallel"]))
     if tensor_parallel_size not in ranks:
@@ -390,10 +388,7 @@ def fit_file(
     model, gpu, tensor_parallel_size: of the measurement, if the file lacks them.
     Raises ScenarioError for a file of another form, and if one of them is unknown.
     """
-    if form not in FORMS:
-        raise ScenarioError(
-            f"format has no {brief(form)}{did_you_mean(form, FORMS)} Known: {', '.join(FORMS)}"
-        )
+    require_known(form, FORMS, "format has no")
     remarks: list[str] = []
     notes: dict[str, str] = {}
     if tensor_parallel_size < 0:

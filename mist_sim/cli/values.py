@@ -134,7 +134,7 @@ def times_of(option: str, text: str) -> tuple[float, float]:
 
 def percentiles_in(texts: Sequence[str]) -> tuple[LimitOnShare, ...]:
     """Return the percentiles of NAME=TIME. Raises ScenarioError for other texts."""
-    from mist_sim.search.verdicts.request_times import percentiles_of
+    from mist_sim.studies.verdicts.request_times import percentiles_of
 
     pairs = [text.partition("=") for text in texts]
     if not all(middle for _, middle, _ in pairs):

@@ -934,7 +934,7 @@ def linked(
     there = ways.exchange(attention.seats, ffn.seats)
     back = ways.exchange(ffn.seats, attention.seats)
     bytes_there, bytes_back = activation_bytes(model)
-    per_request = bytes_there * there.time_per_byte + bytes_back * back.time_per_byte
+    per_request = bytes_there * there.seconds_per_byte + bytes_back * back.seconds_per_byte
     return replace(
         coefficients,
         # of the requests in the batch of one FFN worker, and all share the links

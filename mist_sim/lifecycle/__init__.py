@@ -11,8 +11,7 @@ from mist_sim.lifecycle.autoscaling import (
     SloAttainment,
     Utilisation,
 )
-from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.lifecycle_options import Lifecycle
+from mist_sim.lifecycle.lifecycle_options import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import nan
 from typing import Any
@@ -18,10 +19,8 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import Failure, HeldKv, Lost, Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.autoscaling import Autoscaling, Controller
-from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.fleet import Endless, Fleet, Need
-from mist_sim.lifecycle.gateway import Gateway
-from mist_sim.lifecycle.lifecycle_options import Lifecycle
+from mist_sim.lifecycle.fleet import Endless, Fleet, Gateway, Need
+from mist_sim.lifecycle.lifecycle_options import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.lifecycle.start_up import Starts
 from mist_sim.network import Cable, Network, Ways
 from mist_sim.rng import Streams
@@ -95,25 +94,21 @@ def num_lost_tokens(visit: Visit) -> int:
     return visit.num_computed_tokens
 
 
+@dataclass(eq=False)
 class Policy:
     """The coordinator's `Absences`: a gateway where requests wait, and the recovery from a loss.
 
     numbers: client numbers by name.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        recorder: Recorder,
-        gateway: Gateway,
-        on_failure: OnFailure,
-        numbers: dict[str, int],
-    ) -> None:
-        self._env = env
-        self._recorder = recorder
-        self._on_failure = on_failure
-        self._numbers = numbers
-        self.wait = gateway.wait
+    _env: Environment
+    _recorder: Recorder
+    gateway: Gateway
+    _on_failure: OnFailure
+    _numbers: dict[str, int]
+
+    def __post_init__(self) -> None:
+        self.wait = self.gateway.wait
         """Waits at the gateway until a client is up; returns a Failure if none will be."""
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
@@ -211,9 +206,9 @@ class Manager:
             members,
             group,
             self._recorder,
-            num_at_gateway=at_gateway,
-            attainment=attainment,
-            endless=self._endless,
+            at_gateway,
+            attainment,
+            self._endless,
         )
 
     def _num_at_gateway(self, clients: Sequence[Client]) -> int:

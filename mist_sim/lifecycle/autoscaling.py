@@ -135,6 +135,7 @@ class Autoscaling:
         return self.min if self.initial is None else self.initial
 
 
+@dataclass(eq=False)
 class Controller:
     """Keeps a policy's number of clients of a group up.
 
@@ -143,31 +144,21 @@ class Controller:
     endless: schedules its looks, which never end by themselves.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        fleet: Fleet,
-        members: Sequence[Member],
-        options: Autoscaling,
-        recorder: Recorder,
-        *,
-        num_at_gateway: Callable[[], int],
-        attainment: Callable[[], float],
-        endless: Endless,
-    ) -> None:
-        self._endless = endless
-        self._env = env
-        self._fleet = fleet
-        self._members = members
-        self._options = options
-        self._recorder = recorder
-        self._wanted = options.num_at_first
+    _env: Environment
+    _fleet: Fleet
+    _members: Sequence[Member]
+    _options: Autoscaling
+    _recorder: Recorder
+    _num_at_gateway: Callable[[], int]
+    _attainment: Callable[[], float]
+    _endless: Endless
+
+    def __post_init__(self) -> None:
+        self._wanted = self._options.num_at_first
         self._missing: dict[Member, None] = {}  # failed, and not made up for; a set with an order
-        self._num_at_gateway = num_at_gateway
-        self._attainment = attainment
         self._busy: dict[Member, BusyTime] = {}
-        self._changed_at = -options.cool_down
-        for member in members:
+        self._changed_at = -self._options.cool_down
+        for member in self._members:
             member.is_scaled = True
             if member.state == "up":
                 self._busy_time(member)

@@ -1,18 +1,24 @@
-"""The clients of a run and their states, and the changes of these that recur without end."""
+"""The clients of a run and their states, changes without end, and where requests wait meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import Any, NamedTuple, Protocol
 
 from simpy.events import Event
 
 from mist_sim.clients import Client
+from mist_sim.clients.deadlines import given_up, limits_of
 from mist_sim.clients.roster import Roster
 from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState, State
-from mist_sim.environment import CHANGE, Environment, NothingLeftError
+from mist_sim.core.visit import Failure
+from mist_sim.environment import CHANGE, GIVE_UP, MOVE, Environment, NothingLeftError
 from mist_sim.errors import brief
 
 
@@ -44,6 +50,7 @@ class Need(NamedTuple):
         return self.kind in client.traits.serves and is_model and is_near
 
 
+@dataclass(eq=False)
 class Member:
     """A client, and its state.
 
@@ -53,16 +60,15 @@ class Member:
     num_starts: number of its starts, to recognise a start that was given up.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.state: State = "up"
-        self.is_wanted = True
-        self.will_return = False
-        self.is_gone = False
-        self.is_scaled = False
-        self.num_faults = 0
-        self.num_starts = 0
-        self.watch: Callable[[ClientState], None] | None = None  # while it drains
+    client: Client
+    state: State = "up"
+    is_wanted: bool = True
+    will_return: bool = False
+    is_gone: bool = False
+    is_scaled: bool = False
+    num_faults: int = 0
+    num_starts: int = 0
+    watch: Callable[[ClientState], None] | None = None  # while it drains
 
     @property
     def may_come(self) -> bool:
@@ -70,25 +76,21 @@ class Member:
         return not self.is_gone and (self.is_wanted or self.will_return or self.is_scaled)
 
 
+@dataclass(eq=False)
 class Fleet:
     """Changes the states of clients, and tells the roster, the records and a listener.
 
     begin_start: lets a client begin to start, and returns the event when it is ready.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        roster: Roster,
-        recorder: Recorder,
-        begin_start: Callable[[Client], Event],
-    ) -> None:
-        self._env = env
-        self._roster = roster
-        self._recorder = recorder
-        self._begin_start = begin_start
-        self.members: dict[str, Member] = {client.name: Member(client) for client in roster}
-        self.listener: Listener
+    _env: Environment
+    _roster: Roster
+    _recorder: Recorder
+    _begin_start: Callable[[Client], Event]
+    listener: Listener = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.members = {client.name: Member(client) for client in self._roster}
 
     def begin(self, off: Iterable[str]) -> None:
         """Write the first states. off: clients that do not run at first."""
@@ -218,6 +220,7 @@ class Fleet:
         self._recorder.states.add((member.client.client_id, self._env.now, state))
 
 
+@dataclass(eq=False)
 class Endless:
     """Schedules recurring events, and ends a run in which no other event is left.
 
@@ -229,11 +232,10 @@ class Endless:
         and again.
     """
 
-    def __init__(self, env: Environment, anybody_waits: Callable[[], bool]) -> None:
-        self.failing: list[Client] = []
-        self._env = env
-        self._anybody_waits = anybody_waits
-        self._events: set[Event] = set()
+    _env: Environment
+    _anybody_waits: Callable[[], bool]
+    failing: list[Client] = field(default_factory=list)
+    _events: set[Event] = field(default_factory=set)
 
     def at(self, time: float) -> Event:
         """Return an event at a time (seconds), in the phase of changes.
@@ -252,3 +254,75 @@ class Endless:
 
     def _may_change_something(self) -> bool:
         return self._anybody_waits() or any(not client.is_empty for client in self.failing)
+
+
+@dataclass(eq=False)
+class Gateway:
+    """Holds requests until a client comes up, first come first served.
+
+    A request that can wait no longer gives up; if no client can come any more, it is rejected.
+
+    why_nobody: returns why no client for a stage will come any more; None: one may.
+    activate: called when a request has begun to wait.
+    """
+
+    _env: Environment
+    _why_nobody: Callable[[Need], str | None]
+    _activate: Callable[[], None]
+    _waiting: dict[Need, deque[Event]] = field(default_factory=dict)
+
+    def num_waiting(self, clients: Collection[Client]) -> int:
+        """Return how many requests wait that any of some clients could serve."""
+        return sum(
+            len(places)
+            for need, places in self._waiting.items()
+            if places and any(need.is_met_by(client) for client in clients)
+        )
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether a request waits."""
+        return any(self._waiting.values())
+
+    def wait(
+        self, request: Request, kind: str, near: frozenset[str] | None = None
+    ) -> Generator[Event, Any, Failure | None]:
+        """Wait until a client that serves a stage comes up; return why it is given up, or None."""
+        need = Need(kind, request.model, near)
+        if reason := self._why_nobody(need):
+            return Failure("rejected", self._env.now, reason)
+        place = Event(self._env)
+        places = self._waiting.setdefault(need, deque())
+        places.append(place)
+        for time, limit in limits_of(request)[:1]:
+            if time < inf:
+                timer = self._env.at(max(time, self._env.now), GIVE_UP)
+                give_up = partial(self._give_up, request, places, place, limit)
+                timer.callbacks.append(give_up)
+        self._activate()
+        failure: Failure | None = yield place
+        return failure
+
+    def _give_up(
+        self, request: Request, places: deque[Event], place: Event, limit: str, _: Event
+    ) -> None:
+        """End a request that waits, at one of its limits."""
+        if not place.triggered:
+            places.remove(place)
+            self._env.trigger(place, self._env.now, MOVE, given_up(request, limit, self._env.now))
+
+    def came_up(self, client: Client) -> None:
+        """Let all go on that wait for stages which a client serves."""
+        for need, places in self._waiting.items():
+            if need.is_met_by(client):
+                self._let_go(places, None)
+
+    def went_away(self) -> None:
+        """Reject requests for which no client can come any more."""
+        for need, places in self._waiting.items():
+            if places and (reason := self._why_nobody(need)):
+                self._let_go(places, Failure("rejected", self._env.now, reason))
+
+    def _let_go(self, places: deque[Event], failure: Failure | None) -> None:
+        while places:
+            self._env.trigger(places.popleft(), self._env.now, MOVE, failure)

@@ -2,17 +2,169 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from numpy.random import Generator as Rng
 
 from mist_sim.clients import Client
 from mist_sim.durations import not_reached
-from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
+from mist_sim.errors import ScenarioError, brief, listed, require_known
 from mist_sim.lifecycle.autoscaling import Autoscaling, Schedule, SloAttainment
-from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp, loads_over, seats_of
 from mist_sim.network import Cable, Network
+from mist_sim.units import Seconds, require_quantities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Clients that fail, or links, at given times or repeatedly at random.
+
+    clients: their names, or those of groups of copies. At a given time they fail together; at
+        random each fails on its own.
+    node: a node of the network's topology; all clients with GPUs on it fail.
+    link: the two ends of a cable of that topology, which is down in both directions: transfers take
+        the shortest route around it, or wait if there is none.
+    at: when they fail, from the start of the run.
+    repair: time after `at` until they start again; None: never.
+    mtbf: mean time between a repair and the next failure, exponential.
+    mttr: mean time to repair, exponential.
+
+    Raises ValueError without clients, node or link, without a time, and for times that are not
+    positive.
+    """
+
+    clients: tuple[str, ...] = ()
+    node: str | None = None
+    link: tuple[str, ...] | None = None
+    at: tuple[Seconds, ...] = ()
+    repair: Seconds | None = None
+    mtbf: Seconds | None = None
+    mttr: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        require_quantities(self)
+        said = [name for name in ("clients", "node", "link") if getattr(self, name)]
+        if len(said) != 1:
+            got = " and ".join(said) or "none of them: the failure would affect no client"
+            raise ValueError(f"clients must be given, or node, or link, got {got}")
+        if self.link is not None and len(self.link) != 2:
+            raise ValueError(f"link must be the two ends of a cable, got {len(self.link)} places")
+        if bool(self.at) == (self.mtbf is not None):
+            raise ValueError(f"at must be given, or mtbf, got {'both' if self.at else 'neither'}")
+        for time in self.at:
+            if not 0 <= time < math.inf:
+                raise ValueError(f"at must be finite and >= 0 s, got {time}")
+        if (self.mtbf is None) != (self.mttr is None):
+            raise ValueError("mttr must be given with mtbf, and only then")
+        if self.repair is not None and not self.at:
+            raise ValueError("repair must be left out with mtbf, which has mttr")
+        for name in ("repair", "mtbf", "mttr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be finite and > 0 s, got {value}")
+
+    @property
+    def cable(self) -> Cable | None:
+        """The ends of the link that fails, if one does."""
+        return None if self.link is None else (self.link[0], self.link[1])
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether the failure is never repaired."""
+        return self.mtbf is None and self.repair is None
+
+    def together(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return which of some clients fail together. names: all that the failure is about."""
+        if self.at or self.node is not None:
+            return [tuple(names)]
+        return [(name,) for name in names]
+
+    def changes(self, rng: Rng) -> Iterator[Change]:
+        """Yield failures and repairs of a group that fails together, in order of time."""
+        if self.at:
+            yield from self._at_given_times()
+            return
+        now = 0.0
+        while self.mtbf is not None and self.mttr is not None:
+            now += max(rng.exponential(self.mtbf), math.ulp(now))
+            yield Change(now, "fail")
+            now += max(rng.exponential(self.mttr), math.ulp(now))
+            yield Change(now, "repair")
+
+    def _at_given_times(self) -> Iterator[Change]:
+        what: Literal["fail", "leave"] = "leave" if self.repair is None else "fail"
+        found = [Change(time, what) for time in self.at]
+        if self.repair is not None:
+            found += [Change(time + self.repair, "repair") for time in self.at]
+        yield from sorted(found, key=lambda change: change.time)
+
+
+class Change(NamedTuple):
+    """Changes of clients at a time (seconds); clients in `leave` fail for good."""
+
+    time: float
+    what: Literal["fail", "leave", "repair"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Clients that stop taking requests at a time, finish those they have, and leave.
+
+    clients: their names, or those of groups of copies.
+    at: when it begins, from the start of the run.
+    back: time after `at` at which they start again; a client not empty by then takes requests again
+        at once. None: never.
+
+    Raises ValueError without clients, and for times out of range.
+    """
+
+    clients: tuple[str, ...]
+    at: Seconds
+    back: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        require_quantities(self)
+        if not self.clients:
+            raise ValueError("clients must have at least one entry, got none")
+        if not 0 <= self.at < math.inf:
+            raise ValueError(f"at must be finite and >= 0 s, got {self.at}")
+        if self.back is not None and not 0 < self.back < math.inf:
+            raise ValueError(f"back must be finite and > 0 s, got {self.back}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnFailure:
+    """How requests inside a client that fails go on, or end.
+
+    policy: retry sends each to another client, as a prompt with the tokens emitted so far, whose KV
+        entries are computed again; the user keeps these tokens. resume does the same, but if a
+        prefill client still keeps entries that the decode client had not begun to fetch, another
+        decode client continues from them. fail ends the request as lost.
+    max_retries: how often a request may be sent to another client; the next loss ends it.
+
+    Source: the migration of requests in NVIDIA Dynamo (`--migration-limit`), which appends the
+    tokens so far to the prompt.
+    Raises ValueError for less than no retries.
+    """
+
+    policy: Literal["retry", "resume", "fail"] = "retry"
+    max_retries: int = 3
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("retry", "resume", "fail"):
+            raise ValueError(f"policy must be retry, resume or fail, got {brief(self.policy)}")
+        if self.policy == "fail" and self.max_retries != OnFailure.max_retries:
+            raise ValueError("max_retries must be left out with policy: fail, which has none")
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries must be >= 0, got {self.max_retries}")
+
+
+RETRY = OnFailure()
+"""The policy if none is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +360,4 @@ def _check_drains(client: Client, place: str) -> None:
 
 
 def _check_name(name: str, known: dict[str, Client], place: str) -> None:
-    if name not in known:
-        raise ScenarioError(
-            f"{place} must name clients, got {brief(name)}{did_you_mean(name, known)} "
-            f"Known: {listed(known)}"
-        )
+    require_known(name, known, f"{place} must name clients, got", f"Known: {listed(known)}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from simpy.events import Event
@@ -178,21 +178,15 @@ def weights_of(client: Client, machine: GpuMachine) -> list[tuple[list[Seat], fl
     return [([*tenant.seats], group.weight_bytes) for tenant, group in both]
 
 
+@dataclass(eq=False)
 class Starts:
     """Begins starts of clients; a law of their time has a stream of its own for each client."""
 
-    def __init__(
-        self,
-        env: Environment,
-        options: StartUp | None,
-        streams: Streams,
-        network: Network | None,
-    ) -> None:
-        self._env = env
-        self._options = options
-        self._streams = streams
-        self._network = network
-        self._drawn: dict[str, Iterator[float]] = {}
+    _env: Environment
+    _options: StartUp | None
+    _streams: Streams
+    _network: Network | None
+    _drawn: dict[str, Iterator[float]] = field(default_factory=dict)
 
     def begin(self, client: Client) -> Event:
         """Begin the start of a client; the event happens when it is ready.

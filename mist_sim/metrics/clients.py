@@ -141,9 +141,9 @@ def _by_tracks(
     places = places[np.argsort(tokens["track"][places], kind="stable")]
     columns = {
         name: tokens[name][places]
-        for name in ("track", "first_step", "end_step", "first_count", "resumed")
+        for name in ("request_id", "track", "first_step", "end_step", "first_count", "resumed")
     }
-    sent = sent_at[np.searchsorted(request_ids, tokens["request_id"][places])]
+    sent = sent_at[np.searchsorted(request_ids, columns["request_id"])]
     numbers, firsts = np.unique(columns["track"], return_index=True)
     rest = [*firsts.tolist(), len(places)]
     for tracks in together(recorder, numbers.tolist()):
@@ -279,43 +279,20 @@ def interference(recorder: Recorder) -> Array:
     describes the last attempt, and is NaN without a second token.
     """
     requests = recorder.requests.columns()
-    tokens = recorder.tokens.columns()
     order = np.argsort(requests["request_id"])
-    place = np.searchsorted(requests["request_id"], tokens["request_id"], sorter=order)
-    ended = place < len(order)  # others are still under way where a run was ended early
-    ended[ended] = requests["request_id"][order[place[ended]]] == tokens["request_id"][ended]
-    computed = np.zeros(len(order))
-    for track in range(len(recorder.steps)):
-        mine = ended & (tokens["track"] == track)
-        rows = order[place[mine]]
-        sent = requests["sent_at"][rows]
-        stay = tokens["first_step"][mine], tokens["end_step"][mine]
-        np.add.at(computed, rows, _prefill_tokens(recorder, track, stay, sent))
+    ids, computed = requests["request_id"][order], np.zeros(len(order))
+    for tracks, rows in _by_tracks(recorder, ids, requests["sent_at"][order]):
+        given = tracks.runs["num_prefill_tokens"].astype(np.int64)
+        first = np.clip(rows["begin"], rows["first_step"], rows["end_step"])
+        before, after = (
+            sum_before(tracks.runs["num_steps"], given, steps)
+            for steps in (first, rows["end_step"])
+        )
+        np.add.at(computed, order[np.searchsorted(ids, rows["request_id"])], after - before)
     num_gaps = requests["num_gaps"]
     none = np.full(len(order), np.nan)
     result: Array = np.divide(computed, num_gaps, out=none, where=num_gaps > 0)
     return result
-
-
-def _prefill_tokens(
-    recorder: Recorder,
-    track: int,
-    stay: tuple[NDArray[np.int64], NDArray[np.int64]],
-    sent: Array,
-) -> Array:
-    """Return the prompt tokens that a track computed in the steps of some stays.
-
-    stay: the first step of each, and the one after its last. sent: seconds; earlier steps belong
-    to an attempt before.
-    """
-    steps = recorder.steps[track].columns()
-    if not len(steps["num_steps"]):
-        return np.zeros(len(sent))
-    first = np.clip(recorder.step_ends[track].number_until(sent), *stay)
-    computed = steps["num_prefill_tokens"].astype(np.int64)
-    before, after = (sum_before(steps["num_steps"], computed, step) for step in (first, stay[1]))
-    found: Array = after - before
-    return found
 
 
 @dataclass(frozen=True)
@@ -370,22 +347,15 @@ class LayoutOfClient(TypedDict):
     collectives: NotRequired[str]
 
 
-def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[LayoutOfClient]:
-    """Return every layout of each client that changed its layout."""
-    found = []
-    for name, periods in layouts.items():
-        for period in periods:
-            each: LayoutOfClient = {
-                "client": name,
-                "start": period.start,
-                "ready": period.ready,
-                "layout": period.title,
-                "num_gpu_blocks": period.num_gpu_blocks,
-            }
-            if period.collectives:
-                each["collectives"] = period.collectives
-            found.append(each)
-    return found
+def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[dict[str, Any]]:
+    """Return every layout of each client that changed its layout, a `LayoutOfClient` each."""
+    return [
+        {"client": name, "start": each.start, "ready": each.ready, "layout": each.title}
+        | {"num_gpu_blocks": each.num_gpu_blocks}
+        | ({"collectives": each.collectives} if each.collectives else {})
+        for name, periods in layouts.items()
+        for each in periods
+    ]
 
 
 POWERED: tuple[State, ...] = ("starting", "up", "draining")

@@ -101,35 +101,6 @@ class Kept(NamedTuple):
         return self.keeps and not self.doubts.is_overloaded
 
 
-def judge(
-    name: str,
-    summaries: Sequence[Mapping[str, Any]],
-    limits: Sequence[LimitOnShare],
-    on_percentiles: Sequence[LimitOnShare],
-    *,
-    keeps: bool,
-    good: float,
-    share: float | None,
-    by_figures: bool,
-) -> Kept:
-    """Return whether a case keeps its limits, and how sure that is.
-
-    summaries: of runs with one seed each. limits: those on requests; on_percentiles: on top.
-    keeps, good: as in `Kept`. share: as in `is_sure`. by_figures: whether figures decide.
-    """
-    every = [*limits, *on_percentiles]
-    return Kept(
-        name,
-        good,
-        keeps,
-        is_sure(every, share, summaries, keeps=keeps),
-        doubts_of(every, summaries),
-        first_missed(on_percentiles, limits, summaries),
-        most_over(every, summaries) if by_figures else nan,
-        limits[0].share if limits and not by_figures else nan,
-    )
-
-
 def judged(kept: Kept | None, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return whether a case keeps its limits, how sure that is, its limits, and its dollars.
 

@@ -13,7 +13,7 @@ from mist_sim.core.batch import StepLimits
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning, WarningData
 from mist_sim.core.sliders import Sliders
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, require_known
 from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine, LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
@@ -113,11 +113,8 @@ def check_number(option: str, name: str) -> None:
     option: that names it, for the message.
     """
     known = [each for each, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
-    if name not in known:
-        raise ScenarioError(
-            f"{option} has no number {brief(name)}{did_you_mean(name, known)} "
-            "docs/reference/metrics.md has all"
-        )
+    more = "docs/reference/metrics.md has all"
+    require_known(name, known, f"{option} has no number", more)
 
 
 class _Frame(cached_property["pd.DataFrame"]):
@@ -442,8 +439,4 @@ def check_tables(names: Collection[str]) -> None:
             f"tables must be a list of names, got {brief(names)}: write [{names!r}]"
         )
     for name in names:
-        if name not in TABLES:
-            raise ScenarioError(
-                f"tables has no {brief(name)}{did_you_mean(name, TABLES)} "
-                f"Known: {', '.join(TABLES)}"
-            )
+        require_known(name, TABLES, "tables has no")

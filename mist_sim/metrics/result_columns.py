@@ -605,13 +605,5 @@ def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
 
 def _area(entered: Array, left: Array, edges: Array) -> Array:
     """Return the time spent inside up to each time, summed over all visits."""
-    spent = _since(entered, edges) - _since(left, edges)
+    spent = stats.areas(entered, edges) - stats.areas(left, edges)
     return np.asarray(np.maximum.accumulate(spent))  # it never falls, but where it is rounded
-
-
-def _since(times: Array, edges: Array) -> Array:
-    """Return the seconds since each time, summed over the times before each edge."""
-    times = np.sort(times)
-    number = np.searchsorted(times, edges, side="right")
-    up_to = np.concatenate([[0.0], np.cumsum(times)])
-    return np.asarray(number * edges - up_to[number])

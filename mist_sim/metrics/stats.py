@@ -208,6 +208,20 @@ def intervals(begin: float, end: float, number: int) -> Array | None:
     return edges if (np.diff(edges) > 0).all() else None
 
 
+def areas(times: Array, edges: Array, values: Array | float = 1.0) -> Array:
+    """Return up to each edge the seconds since each time before it, added up.
+
+    values: by which each time is weighted.
+    """
+    order = np.argsort(times, kind="stable")
+    times, values = times[order], np.broadcast_to(values, times.shape)[order]
+    number = np.searchsorted(times, edges, side="right")
+    weights, moments = (
+        np.concatenate([[0.0], np.cumsum(each)]) for each in (values, values * times)
+    )
+    return np.asarray(weights[number] * edges - moments[number])
+
+
 def share(part: float, whole: float) -> float:
     """Return part / whole, NaN if the whole is 0."""
     return float(part / whole) if whole else float("nan")

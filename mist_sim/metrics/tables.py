@@ -215,9 +215,6 @@ class Findings(ABC):
         return place.path
 
 
-_PIECE = 65_536  # rows of text looked at together
-
-
 @dataclass(frozen=True, slots=True)
 class WithMissing:
     """Whole numbers, some of which are missing. missing: which; as long as `values`."""
@@ -373,17 +370,11 @@ def _text(values: list[str]) -> pa.Array:
 
 
 def _coded(column: Coded) -> pa.Array:
-    """Return coded text for Arrow, made piece by piece: a text a row is many Python objects."""
-    import pyarrow as pa
+    """Return coded text for Arrow, without a Python object a row."""
+    from pyarrow import DictionaryArray, from_numpy_dtype
 
-    content, encoded = bytearray(), [text.encode() for text in column.texts]
-    for first in range(0, len(column), _PIECE):
-        codes = column.codes[first : first + _PIECE].tolist()
-        content += b"".join(map(encoded.__getitem__, codes))
-    offsets = np.zeros(len(column) + 1, dtype=np.int64)
-    np.cumsum(_sizes(encoded)[column.codes], out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.large_string(), len(column), buffers, 0)
+    codes = _of_buffers(from_numpy_dtype(column.codes.dtype), column.codes, None)
+    return DictionaryArray.from_arrays(codes, _text(list(column.texts))).dictionary_decode()
 
 
 def _sizes(values: Sequence[str | bytes]) -> NDArray[np.int64]:

@@ -1,24 +1,19 @@
 """Networks between clients: links, places, transfers."""
 
 from mist_sim.network.base import (
+    CONNECTORS,
     Cable,
-    Exchange,
+    Connector,
     Message,
+    MooncakeConnector,
+    NixlConnector,
     Reach,
     Seat,
     Store,
     Tenant,
 )
-from mist_sim.network.connectors import (
-    CONNECTORS,
-    Connector,
-    MooncakeConnector,
-    NixlConnector,
-)
-from mist_sim.network.fabric import Fabric, Network
-from mist_sim.network.links import Link
-from mist_sim.network.topology.graph import Topology
-from mist_sim.network.topology.topology_loading import load_topology, topology_names
+from mist_sim.network.fabric import Fabric, Link, Network
+from mist_sim.network.topology.graph import Topology, load_topology, topology_names
 
 Ways = Fabric
 """The links of a network with a topology, for all transfers but hand-overs."""
@@ -27,7 +22,6 @@ __all__ = [
     "CONNECTORS",
     "Cable",
     "Connector",
-    "Exchange",
     "Fabric",
     "Link",
     "Message",

@@ -1,7 +1,8 @@
-"""A network with a topology: clients have GPUs in it, and transfers take routes."""
+"""Networks: with a topology, in which transfers take routes, or one link that all clients share."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.collectives import Spans
 from mist_sim.network.base import (
+    PLAIN,
     Cable,
-    Exchange,
+    Connector,
     Granularity,
     Message,
     Reach,
@@ -26,13 +28,11 @@ from mist_sim.network.base import (
     Tenant,
     bytes_left,
 )
-from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.flows import Path
-from mist_sim.network.topology.graph import Topology
-from mist_sim.network.topology.topology_loading import load_topology
+from mist_sim.network.topology.graph import Topology, load_topology
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways import Between, Crossings, Outages, RankWay, Routes, Supplies, between
-from mist_sim.units import BytesPerSecond
+from mist_sim.units import BytesPerSecond, Seconds, require_quantities
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -373,8 +373,8 @@ class Fabric:
         latency = max(route.latency for route in routes)
         return self._transfers.send_alike((tree,), num_bytes * self.connector.efficiency, latency)
 
-    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
-        """Return the time in which all GPUs of some engines send to all GPUs of others at once.
+    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Reach:
+        """Return how far it is where all GPUs of some engines send to all GPUs of others at once.
 
         All parts are equal and begin together, on otherwise idle links. With max-min fair rates the
         slowest are those on the link with the most bytes, which share it from beginning to end: the
@@ -384,7 +384,7 @@ class Fabric:
         routes = [self.routes.between(*pair) for pair in pairs]
         parts = Counter(link for route in routes for link in route.path)
         most = max((number / self._capacities[link] for link, number in parts.items()), default=0.0)
-        return Exchange(max(route.latency for route in routes), most / len(pairs))
+        return Reach(max(route.latency for route in routes), most / len(pairs))
 
     def _gpus(self, seats: Sequence[Seat]) -> Iterator[str]:
         for seat in seats:
@@ -500,3 +500,68 @@ class Network(Protocol):
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
         """Return the distance between two engines."""
+
+
+@dataclass(kw_only=True)
+class Link:
+    """One link between all clients, shared by transfers in equal parts.
+
+    bandwidth: bytes per second (> 0). latency: seconds between leaving and arriving (>= 0).
+    granularity: when entries are sent: `full`, all when the prompt has been computed, or
+        `layerwise`, each layer's while the next one is computed.
+    destination_missing: whether only blocks that the destination lacks are sent.
+    connector: cost of a transfer beyond these.
+    Raises ValueError for values outside these ranges.
+    """
+
+    has_topology: ClassVar[bool] = False
+
+    bandwidth: BytesPerSecond
+    latency: Seconds = 0.0
+    granularity: Granularity = "full"
+    destination_missing: bool = True
+    connector: Connector = PLAIN
+
+    def __post_init__(self) -> None:
+        require_quantities(self)
+        if not 0 < self.bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
+        if not 0 <= self.latency < math.inf:
+            raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
+        self._bandwidth = self.bandwidth * self.connector.efficiency
+        self._transfers = Transfers([self._bandwidth])
+
+    @property
+    def ways(self) -> None:
+        """Always None: only hand-overs use the link."""
+
+    def admit(self, tenants: Sequence[Tenant]) -> None:
+        """Everybody is at the link."""
+
+    def node_of(self, client: str) -> None:
+        """Return None: there are no nodes."""
+
+    def start(self, env: Environment) -> None:
+        """Join a simulation with no transfers under way."""
+        self._env, self._hidden = env, HiddenTransfers()
+        self._transfers.start(env)
+
+    def send(self, message: Message) -> Event:
+        """Begin to send; the event happens when the last byte is there."""
+        num_bytes = message.num_bytes
+        if self.granularity == "layerwise":
+            now, path = self._env.now, (0,)
+            free = self._hidden.seconds_free(path, now, message.compute_time)
+            num_bytes = bytes_left(message, self._bandwidth, "layerwise", free)
+            sent = message.num_bytes - num_bytes
+            self._hidden.take(path, now - free + sent / self._bandwidth)
+        delay = self.connector.before(message.num_blocks, message.num_layers)
+        return self._transfers.send_alike(((0,),), num_bytes, self.latency + delay)
+
+    def post_processing(self, message: Message) -> float:
+        """Return the seconds from then on until the destination can use the entries."""
+        return self.connector.after(message.num_blocks, message.num_layers)
+
+    def reach(self, source: Seat, destination: Seat) -> Reach:
+        """Return the distance between two engines, which is equal for all."""
+        return Reach(self.latency + self.connector.start, 1 / self._bandwidth)

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, require_known
 from mist_sim.hardware.collectives import Span, Spans
 from mist_sim.network.base import Cable, Store
 from mist_sim.network.flows import Path
@@ -97,9 +97,7 @@ class Routes:
 
     def _find(self, source: str, destination: str) -> Route | None:
         for place in (source, destination):
-            if place not in self.graph:
-                hint = did_you_mean(place, self.graph)
-                raise ScenarioError(f"{self.graph.name} has no place {brief(place)}{hint}")
+            require_known(place, self.graph, f"{self.graph.name} has no place", "")
         if source not in self._from:
             self._from[source] = self._all_from(source)
         places = self._from[source].get(destination)
@@ -272,17 +270,11 @@ class Outages:
             return None
         return Way((*own, *route.path), route.latency - self._routes.between(*ends).latency)
 
-    # --- checks before a run
-    # ------------------------------------------------------------------------
-
     def check(self, cable: Cable) -> None:
         """Raise ScenarioError where a graph has no such cable."""
         graph = self._routes.graph
         for place in cable:
-            if place not in graph:
-                raise ScenarioError(
-                    f"{graph.name} has no place {brief(place)}{did_you_mean(place, graph)}"
-                )
+            require_known(place, graph, f"{graph.name} has no place", "")
         one, other = cable
         if not graph.has_edge(one, other):
             raise ScenarioError(
@@ -298,9 +290,6 @@ class Outages:
             if around.find(*ends) is None:
                 return ends
         return None
-
-
-"""The GPUs of an engine, by pipeline and tensor rank."""
 
 
 class RankWay(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from math import isnan
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -42,6 +44,7 @@ def plan_table(summary: Mapping[str, Any]) -> RenderableType:
         title += f"; {excluded} more cannot do, by bounds"
     return Group(
         *section("Plan", _lines(summary)),
+        *section("By hour", _hours(summary["day"])) if "day" in summary else (),
         *section("Runner-up", Text(summary["runner_up"] or "nothing else was tried")),
         *section("What binds", Text(binding["sentence"])) if binding is not None else (),
         *section(title, _tried(summary)),
@@ -66,6 +69,34 @@ def _lines(summary: Mapping[str, Any]) -> RenderableType:
     for line in summary["lines"]:
         table.add_row(Text(line["name"]), Text(line["text"]), Text(line["confidence"]))
     return table
+
+
+_STEADY_HOURS = (
+    "Each hour at its rate, in steady state. Starts and drains of engines between hours are not in "
+    "the dollars: arrivals of type schedule with an autoscaler in mist run have them."
+)
+
+
+def _hours(day: Mapping[str, Any]) -> RenderableType:
+    """Return what the hours of a day need; hours behind one another that need the same are one."""
+    rows: list[list[str]] = []
+    for (number_of, design), several in groupby(
+        day["hours"], key=itemgetter("num_engines", "design")
+    ):
+        hours = list(several)
+        low, high = (f"{pick(hour['rate'] for hour in hours):.3g}" for pick in (min, max))
+        sure = max((hour["confidence"] for hour in hours), key=[*_LEVELS].index)
+        rows.append(
+            [
+                f"{hours[0]['hour']:02}:00 to {hours[-1]['hour'] + 1:02}:00",
+                low if low == high else f"{low} to {high}",
+                str(number_of) if design.startswith("together") else design,
+                number(hours[0]["usd_per_hour"]),
+                sure + "".join({"; fewer may do" for hour in hours if not hour["is_fewest"]}),
+            ]
+        )
+    table = listed(["", "requests/s", "engines", "$/h", ""], rows, right=[1, 2, 3])
+    return Group(table, Text(_STEADY_HOURS, style="dim"))
 
 
 def _tried(summary: Mapping[str, Any]) -> RenderableType:
@@ -126,7 +157,7 @@ def plan_page(summary: Mapping[str, Any], title: str) -> Page:
     return Page(
         title,
         _verdict(summary),
-        figures=list(_drawings(summary)),
+        figures=[*_drawings(summary), *_of_hours(summary)],
         details={"Commands that deploy it": commands},
         brief=_brief(summary, title),
     )
@@ -212,6 +243,19 @@ def _drawings(summary: Mapping[str, Any], most: int | None = None) -> Iterator[D
             "the nearest in price"
         )
         yield Drawing("tried", f"Requests within the limits, by candidate{few}", _bars(shown, name))
+
+
+def _of_hours(summary: Mapping[str, Any]) -> Iterator[Drawing]:
+    if "day" in summary:
+        yield Drawing("day", "Engines that each hour of a day needs", _by_hour(summary["day"]))
+
+
+def _by_hour(day: Mapping[str, Any]) -> Picture:
+    """Draw the engines of each hour, a bar an hour."""
+    numbers = [hour["num_engines"] for hour in day["hours"]]
+    names = [f"{hour['hour']:02}:00, {hour['rate']:.3g} /s" for hour in day["hours"]]
+    bars = Bars(range(len(numbers)), numbers, texts=[str(number) for number in numbers])
+    return Picture([Panel("", [bars], height=_ROW * len(numbers), rows=names)])
 
 
 def _bars(rows: list[Mapping[str, Any]], answer: str) -> Picture:

@@ -96,8 +96,7 @@ class Tables(Presenter):
         if not self.page:
             return printed(Page(title, Verdict("plain", "", "")), named(self.table)(given))
         page: Page = named(self.page)(given, title)
-        # pages of runs choose their tables; others show what the terminal does
-        return page if page.tables else printed(page, named(self.table)(given))
+        return page if page.printed else printed(page, named(self.table)(given))
 
     def _page(self, found: Any) -> Page:
         from mist_sim.report.elements import headline_line

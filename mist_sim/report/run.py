@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy import nan, nan_to_num
@@ -16,7 +17,6 @@ from mist_sim.metrics.latency import ALL, SHORT_NAMES, limit_of, limit_title
 from mist_sim.metrics.recoveries import RECOVERING
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
 from mist_sim.metrics.stability import AT_END, grows
-from mist_sim.metrics.tables import column
 from mist_sim.report.elements import (
     Fitting,
     Row,
@@ -37,6 +37,7 @@ from mist_sim.stages import Decode, Prefill
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
     from mist_sim.metrics.clients import Room
+    from mist_sim.report.pictures.catalog import RunData
 
 
 _STAGE_FIGURES = ("mean", "p50", "p90", "p99")
@@ -130,29 +131,46 @@ _BELOW = ("", "", "of time", "mean", "a step", "peak", "")
 
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
-_SHOWN = ("client", "num_visits", "room", "mean_running", "mean_decodes", "kv_use", "num_steps")
+_SHOWN = (
+    *("client", "num_visits", "room", "mean_running", "mean_decodes", "num_steps"),
+    *("peak_used_blocks", "num_gpu_blocks"),
+)
 
 
 def clients_table(result: Result) -> RenderableType:
     """Return a row a group of equal clients, and which limits their steps reach."""
-    estimates = result.summary["estimates"]
-    groups: dict[str, list[Client]] = {}
     names = result.client_groups or result.client_names
-    table: dict[str, Any] = result.columns("clients")
-    blocks = zip(table["peak_used_blocks"].tolist(), table["num_gpu_blocks"].tolist(), strict=True)
-    table["kv_use"] = column(peak / most if most else nan for peak, most in blocks)
-    columns = {key: table[key].tolist() for key in _SHOWN}
-    for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
-        groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
     limits = zip(names, result.step_limits, strict=False)
     seats = {name: max(each.sequences) for name, each in limits if each is not None}
+    estimates = result.summary["estimates"]
+    shown = client_groups(result.columns("clients"), estimates, names, seats)
+    below = *_capacities(result, names), *_at_limits(names, result.rooms)
+    return Group(shown, *(Text(line, style="dim") for line in below))
+
+
+def client_groups(
+    table: Any,
+    estimates: Mapping[str, str],
+    names: Sequence[str] = (),
+    seats: Mapping[str, int] = MappingProxyType({}),
+) -> RenderableType:
+    """Return a row a group of equal clients.
+
+    table: of clients, by column. estimates: of the summary. names: of the group of each client; by
+    default each is one of its own. seats: of a step (`max_num_seqs`) by group, if they are known.
+    """
+    groups: dict[str, list[Client]] = {}
+    columns = [table[key].tolist() for key in _SHOWN]
+    for name, *row in zip(names or columns[0], *columns, strict=True):
+        client = dict(zip(_SHOWN, row, strict=True))
+        most = client["num_gpu_blocks"]
+        client["kv_use"] = client["peak_used_blocks"] / most if most else nan
+        groups.setdefault(name, []).append(client)
     rows = [list(_row(name, each, estimates, seats.get(name))) for name, each in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
-    shown = listed(_TITLES, rows, right=range(1, 6), below=_BELOW)
-    below = *_capacities(result, names), *_at_limits(names, result.rooms)
-    return Group(shown, *(Text(line, style="dim") for line in below))
+    return listed(_TITLES, rows, right=range(1, 6), below=_BELOW)
 
 
 def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
@@ -186,7 +204,7 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
 
 
 def _row(
-    name: str, clients: list[Client], estimates: dict[str, str], seats: int | None
+    name: str, clients: list[Client], estimates: Mapping[str, str], seats: int | None
 ) -> Iterator[str]:
     """Yield the cells of equal clients. seats: of a step (`max_num_seqs`), if it is known."""
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
@@ -222,7 +240,7 @@ _UNKNOWN = "no measurements like it"
 Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
 
 
-TITLE = "Expected error, nine in ten"
+_EXPECTED = "Expected error, nine in ten"
 _WITHOUT_BARS = "ITL has the bar of TPOT, E2E and throughput those of both; energy and cost none"
 
 
@@ -238,7 +256,7 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
         if (mean := cell(f"mean_{metric.lower()}_ms")) != "-"
     ]
     if rows:
-        yield from section(TITLE, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
+        yield from section(_EXPECTED, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
 
 
 def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[RenderableType]:
@@ -257,7 +275,7 @@ def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[Rend
     ]
     if rows:
         below = [Text(note, style="dim")] if note else []
-        yield from section(TITLE, Group(pairs(rows), *below))
+        yield from section(_EXPECTED, Group(pairs(rows), *below))
 
 
 def expected_rows(expected: Bars) -> Iterator[Row]:
@@ -311,11 +329,9 @@ def error_range(low: float, high: float) -> str:
     return f"{' to '.join(ends)} %"
 
 
-THROUGH_FAILURES = "Latency through failures, p99, ms"
-TITLES = ("", "finished", "failed", *RECOVERING.values())
-NOTE = (
+_IN_PHASES = (
     "during: while a client was away, requests that began before or ended after included; queue: "
-    "waits of all visits, of those that the failure ended too, which may be after the first token"
+    "waits of all visits, of those that the failure ended too, which may be after the first token."
 )
 
 Phases = Mapping[str, Mapping[str, float | None]]
@@ -324,29 +340,24 @@ Phases = Mapping[str, Mapping[str, float | None]]
 
 def failures_section(phases: Phases) -> Iterator[RenderableType]:
     """Yield a row a phase of the failures; empty without failures."""
-    if phases:
-        yield from section(
-            THROUGH_FAILURES,
-            Group(
-                listed(TITLES, rows_of(phases), right=range(1, len(TITLES))),
-                Text(f"{NOTE}.", style="dim"),
-            ),
-        )
-
-
-def rows_of(phases: Phases) -> list[list[str]]:
-    """Return the cells of each phase, as `TITLES` names them."""
-    found = []
-    for name, of in phases.items():
-        counts = (count(int(of[key] or 0)) for key in ("completed", "failed"))
-        times = (of[f"p99_{metric}_ms"] for metric in RECOVERING)
-        found.append([name, *counts, *("-" if time is None else in_ms(time) for time in times)])
-    return found
+    rows = [
+        [
+            name,
+            *(count(int(of[key] or 0)) for key in ("completed", "failed")),
+            *("-" if (ms := of[f"p99_{each}_ms"]) is None else in_ms(ms) for each in RECOVERING),
+        ]
+        for name, of in phases.items()
+    ]
+    if rows:
+        titles = ("", "finished", "failed", *RECOVERING.values())
+        table = listed(titles, rows, right=range(1, len(titles)))
+        body = Group(table, Text(_IN_PHASES, style="dim"))
+        yield from section("Latency through failures, p99, ms", body)
 
 
 _HIDDEN = 5  # times the p99 of gaps, from which on the longest gap is named
 
-LATENCIES = (
+_LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),
     ("tpot", "TPOT", "mean gap of a request"),
     ("itl", "ITL", "every gap, pooled"),
@@ -398,7 +409,7 @@ def latency_table(
     ) -> Table:
         rows = [
             [name, *(cell(f"{figure}_{key}_ms") for figure in figures), *([meaning] * legend)]
-            for key, name, meaning in LATENCIES
+            for key, name, meaning in _LATENCIES
         ]
         titles = ["", *figures, *([""] * legend)]
         last = len(figures) + 1
@@ -415,7 +426,7 @@ def latency_table(
     return Fitting(*layouts)
 
 
-_LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
+_OF_GROUPS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
 _MODEL_TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")
 _BELOW_MODEL_TITLES = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
 
@@ -430,7 +441,7 @@ def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Itera
             name,
             count(of["completed"]),
             number(of["steady_output_throughput"]),
-            *(in_ms(of[key]) for key in _LATENCIES),
+            *(in_ms(of[key]) for key in _OF_GROUPS),
             *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
         )
         for name, of in groups.items()
@@ -566,7 +577,12 @@ def _limit(verdict: Mapping[str, Any]) -> str:
     return duration(verdict["limit"] / 1e3)
 
 
-FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_COUNTS = (
+    *("completed", "failed", "total_input_tokens", "total_output_tokens", "num_preemptions"),
+    "peak_requests_in_flight",
+)
+_WITH_NONE = ("expected_errors", "outages", "recoveries")  # of which it says something else
 _LOSSES = {
     "num_timed_out": "",
     "num_cancelled": "by users who went away",
@@ -580,20 +596,45 @@ def results_table(result: Result) -> RenderableType:
     return Group(
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section(latency_title(summary), Group(*_latency(summary))),
-        *failures_section(summary.get("through_failures", {})),
-        *breakdown_sections(summary),
-        *groups_section("Models", summary.get("models", {})),
-        *groups_section("Classes", summary.get("classes", {})),
-        *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
-        *slo_section(summary.get("slo", {}), summary.get("slo_shares", {}), summary["failed"]),
+        *_sections(summary),
         *spending_section(result),
         *section("Clients", clients_table(result)),
     )
 
 
+def saved_tables(run: RunData) -> RenderableType:
+    """Return of `results_table` what the files of a run tell."""
+    summary = _with_nan(run.summary)
+    counted = [figure_row(summary, key, count) for key in _COUNTS]
+    return Group(
+        *section("Workload", pairs([*counted, figure_row(summary, "duration")])),
+        *_sections(summary),
+        *section("Clients", client_groups(run.table("clients"), summary["estimates"])),
+    )
+
+
+def _with_nan(value: Any) -> Any:
+    """Return figures with NaN for those without a sample, which are null in files."""
+    if isinstance(value, Mapping):
+        return {k: v if k in _WITH_NONE else _with_nan(v) for k, v in value.items()}
+    return nan if value is None else value
+
+
+def _sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what the summary alone tells."""
+    yield from section(latency_title(summary), Group(*_latency(summary)))
+    yield from failures_section(summary.get("through_failures", {}))
+    yield from breakdown_sections(summary)
+    yield from groups_section("Models", summary.get("models", {}))
+    yield from groups_section("Classes", summary.get("classes", {}))
+    expected = summary.get("expected_errors", {})
+    yield from expected_section(expected, lambda key: in_ms(summary[key]))
+    slo, shares = summary.get("slo", {}), summary.get("slo_shares", {})
+    yield from slo_section(slo, shares, summary["failed"])
+
+
 def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    yield latency_table(FIGURES, lambda key: in_ms(summary[key]), width=7)
+    yield latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)
     for note in (note_on_turns(summary), note_on_stalls(summary)):
         if note:
             yield Text(note)

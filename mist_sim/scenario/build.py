@@ -14,7 +14,6 @@ from mist_sim.clients import Client
 from mist_sim.core.result_warnings import COMMAND_LINE, UNREAD, ResultWarning
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.garbage import rare_collections
-from mist_sim.hand_over_rules import Members
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import PolledRouter, Router
@@ -30,6 +29,7 @@ from mist_sim.scenario.sections.whole import has_topology, made
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.sliders import replay_search, without_idle_roles
 from mist_sim.simulation import Progress, Run, Simulation
+from mist_sim.simulation_rules import Members
 from mist_sim.stages import KvRetrieval
 from mist_sim.traces import ARRIVALS, NamesModels, TraceArrivals, TraceReader, Workload
 

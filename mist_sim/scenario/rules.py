@@ -12,7 +12,6 @@ from mist_sim.bounds import COPIES
 from mist_sim.clients.traits import FLOWING_ROLES, ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import brief, did_you_mean, listed
-from mist_sim.hand_over_rules import are_alike, dtype_name
 from mist_sim.lifecycle import Lifecycle, OnFailure
 from mist_sim.metrics import Slo
 from mist_sim.registry import comes_with_package
@@ -21,6 +20,7 @@ from mist_sim.scenario.format.families import STAGE
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem, shown
 from mist_sim.scenario.sections.whole import ScenarioKeys, has_topology, made
+from mist_sim.simulation_rules import are_alike, dtype_name
 from mist_sim.stages import Decode, EncodeImages, Prefill, Rag, Reasoning
 from mist_sim.traces.workload import BASE
 

@@ -182,7 +182,7 @@ class Scenario(ScenarioKeys):
 
 
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}
-_ONE_REQUEST = {
+ONE_REQUEST = {
     "lengths": {
         "type": "synthetic",
         "prompt": _ONE_TOKEN,
@@ -191,12 +191,13 @@ _ONE_REQUEST = {
     },
     "arrivals": {"type": "all_at_once"},
 }
+"""A workload for a scenario of which only the rest matters."""
 
 
 class Engines(Scenario):
     """A scenario of which single steps are asked for: without a workload, one request."""
 
-    workload: WorkloadSpec = Field(_ONE_REQUEST, validate_default=True)
+    workload: WorkloadSpec = Field(ONE_REQUEST, validate_default=True)
 
 
 class Splittable(Scenario):

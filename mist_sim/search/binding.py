@@ -38,13 +38,13 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.search.binding_result import MOST_TOLD, Binding
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, none_counts
-from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantile
-from mist_sim.search.verdicts.trials import lengthened
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
+from mist_sim.studies.verdicts.request_times import Array, RequestTimes, Target, none_counts
+from mist_sim.studies.verdicts.steady_state import inflation, log_ratios, quantile
+from mist_sim.studies.verdicts.trials import lengthened
 
 _ROUNDING = 1e-9  # 1.1 x 10 seats are 11 in spite of rounding
 _BY_FIGURES = ("roofline", "bestserve", "genz")  # predictors whose times follow the GPU's rates

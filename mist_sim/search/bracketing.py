@@ -45,7 +45,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from mist_sim.bounds import QUANTITIES
-from mist_sim.search.verdicts.trials import Trial, told
+from mist_sim.studies.verdicts.trials import Trial, told
 
 LADDER = 8
 """Rates between given ends, the ends included, that are tried before the bisection."""

@@ -15,17 +15,16 @@ from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of, expected_ranges
-from mist_sim.metrics.keeping import GOOD, Doubts, Kept, doubts_of, has_no_rate, judge, judged
+from mist_sim.metrics.keeping import Doubts, Kept, doubts_of, has_no_rate, judged
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
 from mist_sim.scenario import Scenario
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked
-from mist_sim.search.verdicts.request_times import Target, asked_share
 from mist_sim.studies.task import Failure
+from mist_sim.studies.verdicts.request_times import Target, kept_by
 
 FIGURES: Mapping[str, Better | None] = {
     "num_gpus": None,
@@ -204,21 +203,7 @@ class Case:
     @property
     def kept(self) -> Kept | None:
         """Whether it keeps its limits, and how sure that is; None where nothing asks for it."""
-        target, good = self.target, self._mean(GOOD)
-        if target is None or not self.summaries:
-            keeps = good >= asked_share(Slo())
-            return None if isnan(good) else Kept(self.name, good, keeps, True, self._doubts)
-        on_top = target.limits_on_percentiles
-        return judge(
-            self.name,
-            self.summaries,
-            target.limits_on_shares[: -len(on_top) or None],
-            on_top,
-            keeps=target.attained_in(self.summaries),
-            good=good,
-            share=None if target.has_parts else target.attainment,
-            by_figures=not target.slo.classes and (target.each or not target.slo.limits),
-        )
+        return kept_by(self.target, self.name, self.summaries)
 
     @property
     def _doubts(self) -> Doubts:

@@ -40,13 +40,13 @@ from mist_sim.search.ranking import Better, Ranked, rivals, sentence, starred
 from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.splitting import Split, losers, split_of
-from mist_sim.search.verdicts.request_times import NO_LIMIT, target_of
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.subjects import check_scenarios, tasks_of
 from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Failure, Key, Row
+from mist_sim.studies.verdicts.request_times import NO_LIMIT, target_of
+from mist_sim.studies.verdicts.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -552,12 +552,12 @@ class _Going:
 
     def run_at_goodput(self, driver: Driver) -> None:
         """Run each scenario at its goodput, where dollars or joules are known."""
-        tasks = [
-            at_goodput((name, "at goodput"), self.builts[name], found)
+        tasks = {
+            name: at_goodput((name, "at goodput"), self.builts[name], found)
             for name, found in self._goodputs.items()
             if not isnan(found.rate)
             and any(key in summary for summary in self.cases[name].summaries for key in AT_GOODPUT)
-        ]
-        for row in driver.run(tasks, keep_errors=True):
+        }
+        for name, row in driver.finished(tasks).items():
             if row.failure is None:
-                self.note(str(row.key[0]), at_goodput=row.result)
+                self.note(name, at_goodput=row.result)

@@ -47,12 +47,12 @@ from mist_sim.search.bracketing import (
     until_sure,
 )
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.verdicts.request_times import Target, target_of
-from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built, Users, check_rates, load_in_words
 from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios, seeds_from
 from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.verdicts.request_times import Target, target_of
+from mist_sim.studies.verdicts.trials import Trial, trial_data
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate

@@ -19,10 +19,10 @@ from mist_sim.metrics.stability import AT_END
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding, LoneRequests
 from mist_sim.search.bracketing import SeedGoodput, last_kept, near_limit
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import RATE, load_in_words, unit_of
 from mist_sim.studies.tabled import Tabled
+from mist_sim.studies.verdicts.request_times import Target
+from mist_sim.studies.verdicts.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd

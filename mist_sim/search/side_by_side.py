@@ -29,13 +29,13 @@ from mist_sim.scenario import build
 from mist_sim.search.bracketing import rounded
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import Beside
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
-from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantile
-from mist_sim.search.verdicts.trials import Watch, lengthened
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.subjects import one_run, seeds_from
 from mist_sim.studies.task import Task
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target
+from mist_sim.studies.verdicts.steady_state import inflation, log_ratios, quantile
+from mist_sim.studies.verdicts.trials import Watch, lengthened
 
 _ERROR = 0.05  # chance that any of the answers is wrong
 

@@ -20,17 +20,17 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.output import json_text
 from mist_sim.scenario import build
-from mist_sim.search.verdicts.request_times import (
-    Array,
-    RequestTimes,
-    asked_share,
-    check_attainment,
-)
 from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.subjects import one_run, seeds_from
 from mist_sim.studies.tabled import Content
 from mist_sim.studies.task import Failure, Task
+from mist_sim.studies.verdicts.request_times import (
+    Array,
+    RequestTimes,
+    asked_share,
+    check_attainment,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,12 +26,12 @@ from mist_sim.search.ranking import Better
 from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from mist_sim.search.spaces.searching import SearchOptions, search_space
 from mist_sim.search.spaces.space import QUESTION, Space
-from mist_sim.search.verdicts.request_times import asked_share, check_attainment
 from mist_sim.studies.driver import How
 from mist_sim.studies.findings import PointRuns
 from mist_sim.studies.study import plan_study
 from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.tabled import Content, Tabled
+from mist_sim.studies.verdicts.request_times import asked_share, check_attainment
 
 __all__ = ["Sweep", "goodput_sweep", "sweep"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from os.path import pardir, relpath
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.tables import Findings
@@ -18,6 +18,8 @@ from mist_sim.studies.decided_question import named_files, plain
 from mist_sim.studies.journal import Journal, journal_at
 from mist_sim.studies.task import Executor, Failure, InTurn, Key, Row, Task
 from mist_sim.studies.workers import Workers, num_cores
+
+_K = TypeVar("_K")
 
 Progress = Callable[[int], None]
 """Called with how many tasks are done."""
@@ -105,6 +107,13 @@ class Driver:
         for row in self.stream(tasks, keep_errors=keep_errors):
             rows[row.key] = row
         return [rows[task.key] for task in tasks]
+
+    def finished(self, tasks: Mapping[_K, Task]) -> dict[_K, Row]:
+        """Return the rows of tasks, failed ones too; when the time is up, of those that ended."""
+        rows: dict[Key, Row] = {}
+        with suppress(OutOfTimeError):
+            self.run([*tasks.values()], keep_errors=True, rows=rows)
+        return {of: rows[task.key] for of, task in tasks.items() if task.key in rows}
 
     def results(self, tasks: Sequence[Task]) -> list[Any]:
         """Return the results of tasks in their order. Raises the error of a failed one."""

@@ -7,24 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
-from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import (
     NO_RATE,
     USERS,
     Kept,
-    LimitOnShare,
-    good_share,
     has_no_rate,
-    judge,
     judged,
-    limits_on_percentiles,
-    over,
     sentence,
 )
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
@@ -34,12 +27,12 @@ from mist_sim.studies import text_tables
 from mist_sim.studies.points import Point
 from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Failure, Row
+from mist_sim.studies.verdicts.request_times import Target, kept_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NO_PRICES = "; runs count dollars only where the scenario has cost, such as cost: {}"
-_BY_CLASS = "Limits by class are not judged here; mist compare judges them, with --case for values."
 _WHO = "mist compare --goodput tells which serves most."
 
 
@@ -48,13 +41,13 @@ class PointRuns:
     """A point, and its runs in order of the seeds as they were asked for.
 
     runs: each with the summary of its result; the last part of its key is the seed, unless the
-        point cannot be. slo: of a scenario at this point; None: the subject is a function, whose
-        limits are not known.
+        point cannot be. target: required by the limits of a scenario at this point; None: it has
+        none, or the subject is a function, whose limits are not known.
     """
 
     point: Point
     runs: tuple[Row, ...]
-    slo: Slo | None = None
+    target: Target | None = None
 
     @property
     def summaries(self) -> list[Mapping[str, Any]]:
@@ -77,24 +70,8 @@ class PointRuns:
 
     @property
     def kept(self) -> Kept | None:
-        """Whether it keeps its limits; None without limits, and with limits of classes."""
-        slo = self.slo
-        if slo is None or not self.summaries or not slo.is_set or slo.classes:
-            return None
-        limits = [LimitOnShare(metric, slo.asked, limit) for metric, limit in slo.limits.items()]
-        on_percentiles = limits_on_percentiles(slo.figures)
-        good = fmean(map(good_share, self.summaries))
-        keeps = good >= slo.asked
-        if slo.asks_each:
-            one = self.summaries[0]
-            if any(each.figure not in {*one, *one.get("slo", ())} for each in limits):
-                return None  # the summaries have not that percentile
-            keeps = all(over(each, self.summaries) <= 1 for each in limits)
-        keeps = keeps and all(over(each, self.summaries) <= 1 for each in on_percentiles)
-        share = slo.asked if slo.limits and not (slo.asks_each or on_percentiles) else None
-        by_figures = slo.asks_each or not slo.limits
-        told = self.point.name, self.summaries, limits, on_percentiles
-        return judge(*told, keeps=keeps, good=good, share=share, by_figures=by_figures)
+        """Whether it keeps its limits, and how sure that is; None where nothing asks for it."""
+        return kept_by(self.target, self.point.name, self.summaries)
 
     @property
     def warnings(self) -> Iterator[ResultWarning]:
@@ -285,8 +262,7 @@ class Study(Tabled):
         if num_points == 1:
             return ""
         if not known:
-            has_classes = any(each.slo is not None and each.slo.classes for each in self.points)
-            return _BY_CLASS if has_classes else ""
+            return ""
         told = sentence(known, otherwise=self._who if len(known) > 1 else "")
         failed = sum(not each.summaries for each in self.points)
         lost = [f"{failed} of {num_points} points failed."] if failed else []

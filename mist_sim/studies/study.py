@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, brief, in_words
-from mist_sim.metrics import Slo
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
@@ -26,6 +25,7 @@ from mist_sim.studies.subjects import (
     tasks_of,
 )
 from mist_sim.studies.task import Failure, InTurn, Key, Row, Task
+from mist_sim.studies.verdicts.request_times import Target, target_of
 from mist_sim.units import plain_number
 
 RATE = "rate"
@@ -66,7 +66,8 @@ def study(
 class Plan:
     """A study that has not begun.
 
-    failed: points that cannot be, by their position. limits: of a scenario's points, likewise.
+    failed: points that cannot be, by their position. targets: of a scenario's points with limits,
+    likewise.
     shown: as in `Study`.
     """
 
@@ -75,7 +76,7 @@ class Plan:
     tasks: Sequence[Task]
     failed: Mapping[int, Row]
     options: Mapping[str, Any]
-    limits: Mapping[int, Slo]
+    targets: Mapping[int, Target]
     shown: tuple[str, ...] = ()
 
     @property
@@ -110,7 +111,7 @@ class Plan:
             runs[position].append(row)
         return Study(
             points=tuple(
-                PointRuns(point, tuple(row.plain for row in rows), self.limits.get(k))
+                PointRuns(point, tuple(row.plain for row in rows), self.targets.get(k))
                 for k, (point, rows) in enumerate(zip(self.points, runs, strict=True))
                 if rows
             ),
@@ -166,7 +167,7 @@ def plan_study(
     points = points_of(axes)
     tasks: list[Task] = []
     failed: dict[int, Row] = {}
-    limits: dict[int, Slo] = {}
+    targets: dict[int, Target] = {}
     if len(points) == 1 and isinstance(subject, Scenario) and not axes:
         build(subject)  # errors in it show here, where the file's name is known
     for position, point in enumerate(points):
@@ -177,12 +178,12 @@ def plan_study(
         except ScenarioError as error:
             failed[position] = Row((position,), failure=Failure.of(error))
             continue
-        if isinstance(at_point, Scenario):
-            limits[position] = at_point.slo.make()
+        if isinstance(at_point, Scenario) and (slo := at_point.slo.make()).is_set:
+            targets[position] = target_of(slo, None)
         mine = tasks_of(at_point, values, seeds, figures)
         tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
     options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
-    return Plan(subject, points, tasks, failed, options, limits)
+    return Plan(subject, points, tasks, failed, options, targets)
 
 
 def _listed(vary: Mapping[str, Iterable[Any]]) -> dict[str, Sequence[Any]]:

@@ -15,18 +15,23 @@ random cases come from fixed seeds, so that a check that passes keeps passing.
 """
 
 from mist_sim.core.candidates import Candidates
-from mist_sim.testing.admissions import check_admission
-from mist_sim.testing.autoscalers import check_autoscaler
-from mist_sim.testing.clients import check_client
+from mist_sim.testing.clients import check_client, check_stage
 from mist_sim.testing.doubles import FakeView
-from mist_sim.testing.evictions import check_eviction
-from mist_sim.testing.laws import check_duration_law
+from mist_sim.testing.policies import (
+    check_admission,
+    check_autoscaler,
+    check_eviction,
+    check_router,
+)
 from mist_sim.testing.predictors import check_predictor
-from mist_sim.testing.routers import check_router
 from mist_sim.testing.schedulers import check_scheduler
-from mist_sim.testing.stages import check_stage
-from mist_sim.testing.trace_readers import check_trace_reader
-from mist_sim.testing.workloads import check_arrivals, check_length_law, check_sampler
+from mist_sim.testing.workloads import (
+    check_arrivals,
+    check_duration_law,
+    check_length_law,
+    check_sampler,
+    check_trace_reader,
+)
 
 __all__ = [
     "Candidates",

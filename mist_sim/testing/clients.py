@@ -1,10 +1,11 @@
-"""Rules that every client keeps."""
+"""Rules that every stage keeps, and every client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from math import inf
-from typing import Any
+from typing import Any, cast, get_type_hints
 
 from mist_sim.clients import Client
 from mist_sim.clients.traits import ClientTraits
@@ -13,8 +14,84 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import STAGES, Decode, Prefill, completion
 from mist_sim.testing.doubles import Others, ReturnedVisit, WatchedRun, start
-from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.testing.stages import example_values
+from mist_sim.testing.rules import name_of, require, require_same, stream_of
+
+_EXAMPLES: dict[object, object] = {int: 1, float: 1.0, str: "x", bool: True}
+
+
+def check_stage(cls: type[Stage], **parameters: object) -> None:
+    """Check that a stage is an immutable value with a unique kind, and refuses bad values.
+
+    parameters: values of fields without a default; not needed for numbers and strings. A field that
+        counts something (`num_...`) must refuse -1 with a ValueError that names it. A stage with a
+        length returns to its old value when lengthened and shortened by the same number, and counts
+        the tokens gained.
+    """
+    name, plugin = cls.__name__, cast(Any, cls)
+    require(issubclass(plugin, Stage), f"{name} must be a subclass of Stage")
+    require(plugin is not Stage and is_dataclass(plugin), f"{name} must be a frozen dataclass")
+    kind = plugin.kind
+    require(
+        isinstance(kind, str) and kind.isidentifier() and kind != Stage.kind,
+        f"{name}.kind must be a word of its own, got {kind!r}",
+    )
+    require("kind" not in {item.name for item in fields(cls)}, f"{name}.kind must be a ClassVar")
+    known = STAGES.loaded().get(cls.kind, cls)
+    require(known is cls, f"{name}.kind is {kind!r}, which already names {known.__name__}")
+    values = example_values(cls) | parameters
+    one, same = cls(**values), cls(**values)
+    require(one == same and hash(one) == hash(same), f"{name} must be equal for equal parameters")
+    try:
+        setattr(one, next(iter(values), "kind"), None)
+    except (AttributeError, TypeError):
+        pass
+    else:
+        raise AssertionError(f"{name} must be frozen: @dataclass(frozen=True)")
+    _check_length(one)
+    for field in values:
+        if field.startswith("num_"):
+            other = cls(**(values | {field: 7}))
+            require(one != other, f"{name} must differ when {field} differs")
+            _check_refusal(cls, values | {field: -1}, field)
+
+
+def _check_length(stage: Stage) -> None:
+    name, gained = type(stage).__name__, 3
+    try:
+        more = stage.longer(gained)
+    except TypeError:
+        return  # it has no length
+    require(type(more) is type(stage), f"{name}.longer must return a stage of its class")
+    require(
+        stage.longer(0) == stage != more and more.longer(-gained) == stage,
+        f"{name}.longer must add what it is told, and take it off where that is below 0",
+    )
+    for count in ("num_input_tokens", "num_new_tokens"):
+        added = getattr(more, count) - getattr(stage, count)
+        require(
+            added in (0, gained),
+            f"{name}.{count} must grow by {gained} with the stage, or not at all, got {added}",
+        )
+
+
+def example_values(cls: type[Stage]) -> dict[str, Any]:
+    """Return a value for each parameter that is a number or a string."""
+    hints = get_type_hints(cls)
+    return {
+        item.name: _EXAMPLES[hints[item.name]]
+        for item in fields(cls)
+        if hints[item.name] in _EXAMPLES
+    }
+
+
+def _check_refusal(cls: type[Stage], values: dict[str, Any], field: str) -> None:
+    try:
+        cls(**values)
+    except ValueError as error:
+        require(field in str(error), f"{cls.__name__}: the error must name {field}, got {error}")
+    else:
+        raise AssertionError(f"{cls.__name__} must refuse {field}=-1 with a ValueError")
+
 
 Pipeline = Sequence[Stage]
 Visits = Sequence[ReturnedVisit]
@@ -51,12 +128,14 @@ def check_client(
     hash(client)
     paths = list(pipelines) if pipelines is not None else _pipelines(client)
     at_once = _run(client, _requests(paths, inf))
-    _same(client, at_once, _run(factory(), _requests(paths, inf)), "in another one of its kind")
+    remedy = "random numbers must come from self.streams, and start() must begin empty"
+    other = _run(factory(), _requests(paths, inf))
+    require_same(client, at_once, other, "in another one of its kind", remedy)
     middle = _median([stay.returned_at for stay in at_once])
     if middle > 0:
         _run(client, _requests(paths, inf), until=middle)
     again = _run(client, _requests(paths, inf))
-    _same(client, at_once, again, "after a run that was cut; start() must begin empty")
+    require_same(client, at_once, again, "after a run that was cut", remedy)
     for stay in at_once:
         require(
             stay.status in ("served", "rejected"),
@@ -193,13 +272,3 @@ def _seconds(stay: ReturnedVisit) -> float:
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def _same(client: Client, first: Visits, second: Visits, when: str) -> None:
-    if first != second:
-        pairs = ((one, other) for one, other in zip(first, second, strict=False) if one != other)
-        one, other = next(pairs, (len(first), len(second)))
-        raise AssertionError(
-            f"{name_of(client)} does something else {when}, and random numbers must come from "
-            f"self.streams. First {one}, then {other}"
-        )

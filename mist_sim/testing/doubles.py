@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from mist_sim.clients.kv_cache import (
     SwapSpace,
 )
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
@@ -39,6 +39,9 @@ from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
 from mist_sim.testing.rules import name_of, require, stream_of
 from mist_sim.traces import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,27 @@ def served(scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
         raise AssertionError(f"{name_of(scheduler)}: {number} blocks stay taken ({setting})")
     columns = (table[name].tolist() for name in Row._fields)
     return [Row(*map(_comparable, row)) for row in zip(*columns, strict=True)]
+
+
+def short_run(
+    plugin: object, *, num_clients: int, num_requests: int, gap: float, **parts: Any
+) -> pd.DataFrame:
+    """Return the requests of a run with a plugin, which come to equal engines every `gap` s.
+
+    Raises AssertionError with the plugin's name where it does not end.
+    """
+    config, memory = EngineConfig(scheduler=ChunkedScheduler()), EngineMemory(num_gpu_blocks=100)
+    clients = [
+        LlmClient(f"client{k}", config, predictor=Steps(), memory=memory)
+        for k in range(num_clients)
+    ]
+    outputs = [(1, 9, 30)[k % 3] for k in range(num_requests)]
+    times = [gap * k for k in range(num_requests)]
+    workload = Workload.from_lists([40] * num_requests, outputs, times)
+    try:
+        return Simulation(clients=clients, workload=workload, **parts).run().requests
+    except Exception as error:
+        raise AssertionError(f"{name_of(plugin)} raised {error!r} in a run") from error
 
 
 def _comparable(value: Any) -> Any:

@@ -1,16 +1,18 @@
-"""Rules that every arrival process, law of lengths and sampler of rows keeps."""
+"""Rules that arrivals, samplers, laws of times and lengths, and readers of traces keep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.traces import ArrivalProcess, LengthDistribution, RowSampler, TraceRow
+from mist_sim.durations import DurationDistribution
+from mist_sim.testing.rules import name_of, repeated, require, require_same, stream_of
+from mist_sim.traces import ArrivalProcess, LengthDistribution, RowSampler, TraceReader, TraceRow
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ def check_arrivals(factory: Callable[[], ArrivalProcess]) -> None:
     process = factory()
     kind = name_of(process)
     require(isinstance(process, ArrivalProcess), f"{kind} needs times(rng)")
-    times = _twice(kind, factory, lambda each, rng: each.times(rng))
+    times = _twice(factory, lambda each, rng: each.times(rng))
     require(len(times) == _MANY, f"{kind}.times must not end, and did after {len(times)} times")
     last = 0.0
     for place, time in enumerate(times):
@@ -43,23 +45,42 @@ def check_length_law(factory: Callable[[], LengthDistribution]) -> None:
     `sample(rng, n)` returns an array of n whole numbers >= 1; equal generators give equal lengths,
     whatever was drawn before and from another object of the same kind as well.
     """
-    law = factory()
-    kind = name_of(law)
-    require(isinstance(law, LengthDistribution), f"{kind} needs sample(rng, n)")
-    for number in _NUMBERS:
-        lengths, again, other = (
-            each.sample(stream_of("check_length_law"), number) for each in (law, law, factory())
-        )
-        found: Any = lengths
-        require(
-            isinstance(found, np.ndarray) and found.dtype.kind == "i" and found.shape == (number,),
-            f"{kind}.sample must return whole numbers of shape ({number},), got {found!r}",
-        )
-        require((found >= 1).all(), f"{kind}.sample must return lengths >= 1, got {found.min()}")
-        require(np.array_equal(lengths, again), f"{kind} draws other lengths again; {_REMEDY}")
-        require(
-            np.array_equal(lengths, other), f"{kind} draws other lengths in another one; {_REMEDY}"
-        )
+    _check_law(factory, LengthDistribution, np.signedinteger, "whole numbers", 1, "lengths >= 1")
+
+
+def check_duration_law(factory: Callable[[], DurationDistribution]) -> None:
+    """Check that a law draws times, all of them from the generator that it is given.
+
+    `sample(rng, n)` returns a float64 array of n times that are finite and > 0 s; equal generators
+    give equal times, whatever was drawn before and from another object of the same kind as well.
+    """
+    least = np.nextafter(0.0, 1.0)
+    _check_law(factory, DurationDistribution, np.float64, "float64", least, "finite times > 0 s")
+
+
+def _check_law(
+    factory: Callable[[], Any], protocol: type, dtype: type, form: str, least: float, rule: str
+) -> None:
+    """Check a law whose draws are `least` or more. form: the name of their type."""
+    kind = name_of(factory())
+    require(isinstance(factory(), protocol), f"{kind} needs sample(rng, n)")
+
+    def drawn(law: Any) -> list[float]:
+        found: list[float] = []
+        for n in _NUMBERS:
+            each = law.sample(stream_of("check_law"), n)
+            require(
+                isinstance(each, np.ndarray)
+                and np.issubdtype(each.dtype, dtype)
+                and each.shape == (n,),
+                f"{kind}.sample must return {form} of shape ({n},), got {each!r}",
+            )
+            wrong = each[~((each >= least) & (each < np.inf))]
+            require(not wrong.size, f"{kind}.sample must return {rule}, got {wrong[:1]}")
+            found += each.tolist()
+        return found
+
+    repeated(factory, drawn, _REMEDY)
 
 
 def check_sampler(factory: Callable[[], RowSampler]) -> None:
@@ -71,7 +92,7 @@ def check_sampler(factory: Callable[[], RowSampler]) -> None:
     sampler = factory()
     kind = name_of(sampler)
     require(isinstance(sampler, RowSampler), f"{kind} needs sample_rows(rng)")
-    rows = _twice(kind, factory, lambda each, rng: each.sample_rows(rng))
+    rows = _twice(factory, lambda each, rng: each.sample_rows(rng))
     require(rows, f"{kind}.sample_rows must yield a row or more")
     for place, row in enumerate(rows):
         given: Any = row
@@ -83,14 +104,73 @@ def check_sampler(factory: Callable[[], RowSampler]) -> None:
 
 
 def _twice(
-    kind: str, factory: Callable[[], Any], read: Callable[[Any, np.random.Generator], Iterator[T]]
+    factory: Callable[[], Any], read: Callable[[Any, np.random.Generator], Iterator[T]]
 ) -> list[T]:
     """Return the first of what is drawn; raise AssertionError where it is not the same again."""
     plugin, seed = factory(), "check_workload"
     found = list(islice(read(plugin, stream_of(seed)), _MANY))
     beside, other = read(plugin, stream_of(seed)), read(factory(), stream_of(seed))
     pairs = list(islice(zip(beside, other, strict=False), len(found)))
-    again = [one for one, _ in pairs]
-    require(again == found, f"{kind} draws something else again; {_REMEDY}")
-    require([one for _, one in pairs] == found, f"{kind} draws else in another one; {_REMEDY}")
+    require_same(plugin, found, [one for one, _ in pairs], "when it is asked again", _REMEDY)
+    require_same(plugin, found, [one for _, one in pairs], "in another one of its kind", _REMEDY)
     return found
+
+
+def check_trace_reader(factory: Callable[[], TraceReader]) -> None:
+    """Check that a reader gives sound rows, the same at every reading.
+
+    factory: makes a reader of an existing file with at least two requests. Lengths are whole
+    numbers >= 1; times are seconds from the first row, never decreasing, or None in every row.
+    A reader with a `num_requests` gives the first so many rows.
+    """
+    reader = factory()
+    require(isinstance(reader, TraceReader), f"{name_of(reader)} needs rows()")
+    iterator = reader.rows()
+    require(isinstance(iterator, Iterator), f"{name_of(reader)}.rows must return an iterator")
+    rows = list(iterator)
+    require(len(rows) >= 2, f"{name_of(reader)}: the check needs 2 rows or more, got {len(rows)}")
+    last = 0.0
+    for position, row in enumerate(rows):
+        _check_row(f"{name_of(reader)}: row {position}", row, last)
+        last = row.arrival_time or 0.0
+    require(list(reader.rows()) == rows, f"{name_of(reader)}.rows must start anew at each call")
+    halted = reader.rows()
+    next(halted)
+    require(
+        list(factory().rows()) == rows and list(halted) == rows[1:],
+        f"{name_of(reader)}: readings at the same time must not disturb each other",
+    )
+    times = [row.arrival_time for row in rows]
+    all_or_none = times[0] == 0.0 if None not in times else set(times) == {None}
+    rule = "rows have times from 0 s on, or none has a time"
+    require(all_or_none, f"{name_of(reader)}: {rule}, got {times[0]} and {times[-1]}")
+    if "num_requests" in getattr(reader, "__dataclass_fields__", {}):
+        short = replace(cast(Any, reader), num_requests=1)
+        require(
+            list(short.rows()) == rows[:1], f"{name_of(reader)}: num_requests=1 must give one row"
+        )
+
+
+def _check_row(place: str, row: Any, last: float) -> None:
+    require(isinstance(row, TraceRow), f"{place} must be a TraceRow, got {row!r}")
+    for field in ("num_prompt_tokens", "num_output_tokens"):
+        count = getattr(row, field)
+        require(
+            type(count) is int and count >= 1,
+            f"{place}: {field} must be an int >= 1, got {count!r}",
+        )
+    time = row.arrival_time
+    require(
+        time is None or (isinstance(time, float) and last <= time < math.inf),
+        f"{place}: times must be finite floats that never decrease, got {time!r} after {last}",
+    )
+    require(
+        isinstance(row.content, tuple) and all(map(_is_span, row.content)),
+        f"{place}: content must be a tuple of (id, tokens >= 1), got {row.content!r}",
+    )
+
+
+def _is_span(span: object) -> bool:
+    if not (isinstance(span, tuple) and len(span) == 2):
+        return False
+    return type(span[0]) is int and type(span[1]) is int and span[1] >= 1

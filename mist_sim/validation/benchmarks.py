@@ -19,7 +19,7 @@ import numpy as np
 from mist_sim.bounds import TABLE_BYTES
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
-from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
+from mist_sim.errors import MistError, ScenarioError, brief, require_known
 from mist_sim.hardware.setting import Setting
 from mist_sim.inputs import object_in, read_csv
 from mist_sim.metrics import evidence
@@ -115,11 +115,7 @@ def _of_table(path: Path, serve: str, gpu: str, engine: str) -> Iterator[Benchma
     rows = read_csv(path, words=TEXTS)
     known = (*TEXTS, *FIGURES)
     for name in rows.columns:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ScenarioError(
-                f"{path}: unknown column {brief(name)}{hint} Known: {', '.join(known)}"
-            )
+        require_known(name, known, f"{path}: unknown column")
     if rows.empty:
         raise ScenarioError(f"{path}: holds no measured run")
     given = {"serve": serve, "gpu": gpu, "engine": engine, "source": path.stem, "bench": ""}

@@ -608,8 +608,8 @@ test_a_broken_law_is_caught = refused(
     (Milliseconds, "must return float64"),
     (SometimesNothing, r"finite times > 0 s, got \[0.\]"),
     (NeverEnds, r"finite times > 0 s, got \[inf\]"),
-    (GoesOn, "draws other times again"),
-    (ItsOwnNumbers, "draws other times in another one"),
+    (GoesOn, "answers otherwise when it is asked again"),
+    (ItsOwnNumbers, "answers otherwise in another one of its kind"),
     error=AssertionError,
 )
 
@@ -644,7 +644,7 @@ test_a_broken_order_of_eviction_is_caught = refused(
     check_eviction,
     (object, "must be a child of mist_sim.Eviction"),
     (NumberOrText, "'<' not supported"),
-    (DrawsByItself, "ranks differently"),
+    (DrawsByItself, "answers otherwise when it is asked again"),
     (Undefined, "one must be smaller, or both equal"),
     error=AssertionError,
 )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mist_sim import Scenario, load_gpu, load_model
 from mist_sim.calibration.afd_latency import fit_afd_coefficients
-from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
+from mist_sim.calibration.fitted_figures import LoopProtocol, closed_loop_observations
 from mist_sim.calibration.regression import read_splitwise, read_steps
 from mist_sim.inputs import of_a_form
 from mist_sim.metrics.tables import RunFolder

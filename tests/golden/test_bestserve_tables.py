@@ -17,7 +17,7 @@ from mist_sim.bestserve import Method, Oracle, Requests, Strategy, search_rate, 
 from mist_sim.bestserve.optimizer import at_rate, most_a_second
 from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
-from mist_sim.search.verdicts.request_times import Target
+from mist_sim.studies.verdicts.request_times import Target
 
 LIMITS = Target(slo=Slo(ttft=1.5, tpot=0.07), relaxation=0.1, each=True)
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pytest
 
@@ -157,15 +156,6 @@ def both(name, path, num_blocks):
     return found, hits_by_hand(path, num_blocks, RANKS[name])
 
 
-@pytest.mark.parametrize("name", [*RANKS, "by_cost"])
-def test_an_order_of_eviction_finds_what_a_list_of_blocks_does(name, beginning):
-    """The first 300 requests, in 600 blocks."""
-    beginning.write_text("\n".join(beginning.read_text().splitlines()[:300]))
-    found, expected = both(name, beginning, 600)
-    assert found == expected
-    assert 0 < sum(expected) < sum(reuse(beginning))
-
-
 @pytest.mark.parametrize(
     ("name", "num_blocks", "share"),
     [
@@ -186,16 +176,6 @@ def test_hit_rates_of_the_whole_trace(name, num_blocks, share, shared, tmp_path)
     assert found == expected
     total = sum(json.loads(row)["input_length"] for row in rows)
     assert sum(found) / total == pytest.approx(share, abs=1e-4)
-
-
-def test_a_larger_cache_hits_more(beginning):
-    path = beginning
-    sizes = (13_000, 30_000, 200_000)
-    rates = [
-        replay(path, ClosedLoop(concurrency=1), size).summary["prefix_cache_hit_rate"]
-        for size in sizes
-    ]
-    assert all(small < large for small, large in pairwise(rates)), rates
 
 
 ONE, TIMES = ClosedLoop(concurrency=1), TraceArrivals()

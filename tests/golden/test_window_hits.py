@@ -100,50 +100,6 @@ def blocks(num_tokens: int) -> set[int]:
     return set(range(num_tokens // BLOCK_SIZE))
 
 
-@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
-@pytest.mark.parametrize("num_tokens", [16, 17, 100, 128, 1_000, 5_000, 5_008, 9_001])
-def test_the_same_prompt_again(groups, num_tokens):
-    """What windows leave behind stays in the cache, so all of the prompt is found."""
-    jobs = [job(k, num_tokens, 1, ((0, num_tokens),)) for k in range(2)]
-    cached = blocks(num_tokens)
-    expected = hit(num_tokens, cached, cached, groups)
-    assert last_hit(groups, jobs) == expected == (num_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
-
-
-@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
-def test_a_common_beginning(groups):
-    jobs = [job(k, 3_000, 40, ((0, 2_000), (k + 1, 1_000))) for k in range(2)]
-    assert last_hit(groups, jobs) == hit(3_000, blocks(2_000), blocks(2_000), groups) == 2_000
-
-
-@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
-def test_the_next_turn_of_a_conversation(groups):
-    """Of a long answer the windows keep the last blocks, and these are all it takes."""
-    prompt, answer = 1_000, 8_000
-    known = prompt + answer - 1  # the last token was not computed
-    jobs = [
-        job(0, prompt, answer, ((0, prompt + answer),)),
-        job(1, prompt + answer + 50, 1, ((0, prompt + answer + 50),)),
-    ]
-    most = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + 1
-    held = set(range(-(-known // BLOCK_SIZE) - most, known // BLOCK_SIZE))
-    expected = hit(jobs[1].num_prompt_tokens, blocks(known), held | blocks(prompt), groups)
-    assert last_hit(groups, jobs) == expected == known // BLOCK_SIZE * BLOCK_SIZE
-
-
-@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA])
-def test_a_branch_within_an_answer(groups):
-    """What windows leave of an answer stays in the cache, too, so all of it is found."""
-    prompt, answer, branch = 2_000, 8_000, 4_000
-    known = prompt + answer - 1
-    jobs = [
-        job(0, prompt, answer, ((0, prompt + answer),)),
-        job(1, prompt + branch, 1, ((0, prompt + branch),)),
-    ]
-    expected = hit(prompt + branch, blocks(known), blocks(known), groups)
-    assert last_hit(groups, jobs) == expected == (prompt + branch - 1) // BLOCK_SIZE * BLOCK_SIZE
-
-
 def test_windows_whose_blocks_are_gone_shorten_the_hit():
     """A request in between takes pages: of what windows left first, the last block's first.
 

@@ -194,7 +194,7 @@ def test_the_core_equals_the_reference_step_by_step(case, predictor, data):
     show(exact(case, predictor))
 
 
-def test_decodes_that_miss_an_empty_plan_join_anew():
+def test_decodes_that_miss_an_empty_plan_join_again():
     """With the blocks that they have filled meanwhile, which others may read with them."""
     options = EngineOptions(
         "chunked", 15, 32, 16, 79, order="priority", caching=True, loaded_first=False

@@ -87,6 +87,7 @@ class QueuedLane(StepwiseChunked):
         self.eligible: dict[Live, int] = {}  # number of the plan that may have a decode again
         self.entered: dict[Live, int] = {}  # tokens of who runs that others find
         self.all_decodes: list[Live] = []
+        self.to_recompute: dict[Live, int] = {}  # tokens of those that gave way, with those due
         self.decoded_in: dict[Step, list[Live]] = {}
 
     def forget_after(self, time: float) -> None:
@@ -201,6 +202,12 @@ class QueuedLane(StepwiseChunked):
             return self.fresh[0]
         return min(self.fresh, key=lambda live: (self.rank(live), self.arrival(live)))
 
+    def rank(self, live: Live) -> float:
+        """Where one that gave way stands does not change as its tokens come."""
+        if self.order == "least_work_left" and live in self.to_recompute:
+            return self.to_recompute[live]
+        return super().rank(live)
+
     def head_fits(self, first_piece: int | None = None) -> bool:
         return self.begin_loads() and super().head_fits(first_piece)
 
@@ -283,6 +290,8 @@ class QueuedLane(StepwiseChunked):
             self.reject(victim, self.now)
         else:
             victim.outcome.preempted_at.append(self.now)
+            on_their_way = 0 if is_ending else self.num_due(victim)
+            self.to_recompute[victim] = victim.num_known + on_their_way
             self.queue.insert(0, victim)
 
     @property

@@ -190,8 +190,15 @@ class Awaited:
         """There is memory; `act` comes when the blocks can, or will not."""
         self.act = act
         self.has_begun = True
-        begin = partial(self.cluster.visit, self.number, self.source, self)
-        self.cluster.at(self.cluster.now, begin)
+        self.cluster.at(self.cluster.now, self.begin)
+
+    def begin(self) -> None:
+        """Visit the prefill client, unless the user gave up as the memory came free."""
+        if self.is_dropped:
+            self.is_over = True
+            self.cluster.follow(self.number, self.live.outcome)
+        else:
+            self.cluster.visit(self.number, self.source, self)
 
     def fill(self, held: Held) -> None:
         self.is_over = True

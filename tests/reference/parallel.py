@@ -194,7 +194,7 @@ class StepwisePipeline(StepwiseGroup):
 
     def is_empty(self, number: int) -> bool:
         lanes = [engine[number] for engine in self.engines]
-        return not any(lane.num_inside or lane.late for lane in lanes)
+        return not any(lane.num_inside or lane.late or lane.come for lane in lanes)
 
     def wake(self, lane: StepwiseEngine, now: float) -> None:
         number = self.number(lane)

@@ -246,6 +246,10 @@ class StateMemory(PageMemory):
             live.shared = self.longest(live) * self.block_size
         super().admit(live, num_blocks, loads)
 
+    def go_on(self, live: Any, num_slots: int, num_more: int) -> None:
+        super().go_on(live, num_slots, num_more)
+        self.extend_states(live, live.num_cached, num_slots)
+
     def enter(self, live: Any, num_tokens: int, private: bool = False) -> None:
         before = live.num_entered
         super().enter(live, num_tokens, private)

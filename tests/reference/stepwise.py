@@ -1802,9 +1802,11 @@ class StepwiseChunked(StepwiseEngine):
         if not (self.in_turn and writes_ahead):
             return True
         head = self.head()
-        num_slots = self.behind_first(self.memory.cached_tokens(head) + num_new)
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve - self.promised()
+        if head in self.loaded and not head.num_elsewhere:  # it holds its blocks, not another's
+            return self.blocks_behind_loaded(head, num_new) <= room
+        num_slots = self.behind_first(self.memory.cached_tokens(head) + num_new)
         return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
 
     def is_for_decodes(self) -> bool:

@@ -19,7 +19,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.candidates import Candidate, candidates, engines_of, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import try_rate
+from mist_sim.studies.verdicts.trials import try_rate
 
 QUESTIONS = range(10)
 REPORTED = ("many", "short runs", "near")  # that a plan once answered wrong

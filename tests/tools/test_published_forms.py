@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from mist_sim import Cluster, RooflinePredictor, ScenarioError, load_gpu, load_model
-from mist_sim.calibration.fitted_figures import with_figures
+from mist_sim.calibration.fitted_figures import OF_STEPS, calibrate_splitwise, with_figures
 from mist_sim.calibration.regression import read_splitwise
-from mist_sim.calibration.splitwise_fit import FIGURES, calibrate_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import PowerDraw
 from tests.reference import measured, published
@@ -55,7 +54,7 @@ def roofline_ms(spec, **options):
 def test_figures_that_made_a_file_of_splitwise_are_found_in_it(tmp_path):
     """Every second row is fitted, and the others are met as well."""
     chosen = {"decode.mbu": 0.7, "overhead.step": 8e-3, "overhead.sequence": 2e-4}
-    chosen = {figure.name: figure.start for figure in FIGURES} | chosen
+    chosen = {figure.name: figure.start for figure in OF_STEPS} | chosen
     spec = with_figures(H100, chosen)
     file = tmp_path / "perf.csv"
     write_rows(file, splitwise_rows("h100-80gb", *roofline_ms(spec, enforce_eager=True)))

@@ -31,7 +31,7 @@ from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.output import json_text
 from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target
 from tests.reference.scenarios import synthetic
 from tests.refusals import refused
 

@@ -20,7 +20,7 @@ from mist_sim import Cluster, Scenario, ScenarioError, TraceError, load_gpu, loa
 from mist_sim import inputs as line_reader
 from mist_sim.bounds import LINE_LENGTH, TABLE_BYTES
 from mist_sim.calibration.afd_latency import fit_afd_coefficients
-from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
+from mist_sim.calibration.fitted_figures import LoopProtocol, closed_loop_observations
 from mist_sim.durations import DURATIONS
 from mist_sim.errors import printable
 from mist_sim.hardware import load_host

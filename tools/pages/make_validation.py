@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from mist_sim.validation.comparing import Row
-from mist_sim.validation.runs import MeasuredRun
+from mist_sim.validation.runs import MeasuredRun, Row
 from tools.validation.known import known_runs, missing
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"

@@ -18,8 +18,7 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.tables.base import read_columns
 from mist_sim.models import load_model
-from mist_sim.validation.comparing import Row
-from mist_sim.validation.runs import MeasuredRun
+from mist_sim.validation.runs import MeasuredRun, Row
 from tools.validation.closed_loop import (
     GPUS,
     PROMPT_TOKEN_ROOFLINE,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.bounds import TABLE_BYTES
 from mist_sim.inputs import of_a_form, text_of
 from mist_sim.scenario import Scenario
-from mist_sim.validation.comparing import Row, request_rows
-from mist_sim.validation.runs import MeasuredRun
+from mist_sim.validation.runs import MeasuredRun, Row, request_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.validation.comparing import Row
+from mist_sim.validation.runs import Row
 
 
 def points_row(metric: str, errors: NDArray[np.float64]) -> Row:

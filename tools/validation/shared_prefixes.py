@@ -24,8 +24,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.traces import TraceArrivals, Workload
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.workload import Rows
-from mist_sim.validation.comparing import Row
-from mist_sim.validation.runs import MeasuredRun
+from mist_sim.validation.runs import MeasuredRun, Row
 from tools.validation.points import points_row
 
 if TYPE_CHECKING:

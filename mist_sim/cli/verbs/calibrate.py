@@ -191,9 +191,12 @@ class _Fitted(NamedTuple):
 
 def _figures(kind: str, path: Path, gpu: str, model: str, driven: dict[str, Any]) -> _Fitted:
     """Fit the figures of a GPU. driven: options of the loops that are set."""
-    from mist_sim.calibration.closed_loop_fit import LoopProtocol, calibrate_closed_loop
-    from mist_sim.calibration.fitted_figures import spec_text
-    from mist_sim.calibration.splitwise_fit import calibrate_splitwise
+    from mist_sim.calibration.fitted_figures import (
+        LoopProtocol,
+        calibrate_closed_loop,
+        calibrate_splitwise,
+        spec_text,
+    )
     from mist_sim.hardware import load_gpu
     from mist_sim.report.elements import Terminal
     from mist_sim.units import DURATION

@@ -15,20 +15,7 @@ from mist_sim.errors import ScenarioError
 if TYPE_CHECKING:
     from mist_sim.scenario.from_vllm.account import Statement
 
-_ONE_TOKEN = {"type": "fixed", "tokens": 1}
-_STAND_INS: dict[str, Any] = {
-    "clients": [{"name": "llm", "model": "llama-3.1-8b", "gpu": "h100-sxm"}],
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 1,
-            "prompt": _ONE_TOKEN,
-            "output": _ONE_TOKEN,
-        },
-        "arrivals": {"type": "all_at_once"},
-    },
-}
-"""A stand-in for the half of a scenario that is not said, so that the other can be checked."""
+_ENGINE = {"name": "llm", "model": "llama-3.1-8b", "gpu": "h100-sxm"}
 
 
 def from_vllm(
@@ -75,17 +62,19 @@ def from_vllm(
         )
     for text in needed_to_start(_completed(said)):
         typer.echo(f"warning: {text}", err=True)
-    for missing in _STAND_INS.keys() - said.keys():
+    for missing in [part for part in ("clients", "workload") if part not in said]:
         note(f"note: a scenario needs {missing}, too")
     typer.echo(yaml_text.dump(said), nl=False)
 
 
 def _completed(said: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole scenario, with placeholders for the missing half."""
+    """Return a whole scenario: stand-ins for the missing half, so that the other is checked."""
+    from mist_sim.scenario.schema import ONE_REQUEST
+
     workload = said.get("workload", {})
     if isinstance(workload, dict) and not {"lengths", "trace"} & workload.keys():
-        return _STAND_INS | said | {"workload": _STAND_INS["workload"] | workload}
-    return _STAND_INS | said
+        workload = ONE_REQUEST | workload
+    return {"clients": [_ENGINE]} | said | {"workload": workload}
 
 
 def _show(account: tuple[Statement, ...]) -> None:

@@ -29,6 +29,7 @@ def plan(
     rate: float | None = None,
     users: int | None = None,
     think: str | None = None,
+    day: str | None = None,
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
     e2el_ms: float | None = None,
@@ -36,7 +37,7 @@ def plan(
     attainment: float | None = None,
     profile: str | None = None,
     trace: str | None = None,
-    form: str = "azure",
+    form: str | None = None,
     input_len: int | None = None,
     output_len: int | None = None,
     tp: str = "1,2,4,8",
@@ -67,11 +68,14 @@ def plan(
     rate N: Requests per second; by default the scenario's or trace's own.
     users N: People who each send a request, read the answer and think, in place of a rate.
     think TIME: How long users think on average, such as 30s; exponential.  [default: not at all]
+    day FILE: Rates of a day: a CSV with the columns hour and rate, or a trace of a day or more;
+        own: the scenario's daily arrivals. The busiest hour is planned, and what others need.
     e2el_ms MS: Limit on the whole request.
     itl_ms MS: Limit on the p99 of all gaps between tokens.
     profile NAME: Draw lengths from a shipped profile of a trace, such as azure-conv-2023.
     trace FILE: A trace of requests; its own requests are judged.
-    form --format: The trace's form, one of mist list trace_readers.
+    form --format: The trace's form, one of mist list trace_readers; by default azure, that of --day
+        by its first line.
     tp N[,N...]: Tensor parallel sizes to try.
     designs NAME[,...]: Designs to try; reshard is another one.
     routers NAME[,...]: Routers to try; by default least_outstanding.
@@ -84,11 +88,12 @@ def plan(
     from mist_sim.output import write_text
     from mist_sim.search.planning import PlanOptions
     from mist_sim.search.planning import plan as find
+    from mist_sim.search.planning.day import day_in, own_day
 
     own = keys_of(commands, settings, approximate=approximate)
     said = {"workload": own.pop("workload")} if "workload" in own else {}
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
-    said |= _workload(lengths, form, rate, users) | own  # options of a trace may be set, too
+    said |= _workload(lengths, form, rate, users, day) | own  # options of a trace may be set, too
     limits = given(ttft=ttft_ms, tpot=tpot_ms, e2el=e2el_ms, itl=itl_ms)
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items()}
     said |= given(seed=seed, model=model)
@@ -99,6 +104,7 @@ def plan(
         rate=rate,
         users=users,
         think=0.0 if think is None else quantity(think, DURATION, "--think"),
+        day=None if day is None else own_day(loaded) if day == "own" else day_in(day, form),
         max_gpus=max_gpus,
         max_usd_per_hour=max_usd_per_hour,
         prices=dict(map(_price, price)),
@@ -144,7 +150,7 @@ def _loaded(
 
 
 def _workload(
-    said: dict[str, Any], form: str, rate: float | None, users: int | None
+    said: dict[str, Any], form: str | None, rate: float | None, users: int | None, day: str | None
 ) -> dict[str, Any]:
     """Return the workload from the options; empty without any."""
     kinds = {
@@ -158,10 +164,14 @@ def _workload(
     if not names:
         return {}
     if names == ["--trace"]:
-        return {"workload": {"trace": {"type": form, "path": said["trace"]}}}
-    if rate is None and users is None:
-        raise ScenarioError(f"--rate or --users is required with {names[0]}, which has no arrivals")
-    arrivals: Any = "all_at_once" if rate is None else {"type": "poisson", "rate": f"{rate!r} /s"}
+        return {"workload": {"trace": {"type": form or "azure", "path": said["trace"]}}}
+    if rate is None and users is None and day is None:
+        raise ScenarioError(
+            f"--rate, --users or --day is required with {names[0]}, which has no arrivals"
+        )
+    arrivals: Any = {"type": "poisson", "rate": f"{1.0 if rate is None else rate!r} /s"}
+    if users is not None:
+        arrivals = "all_at_once"
     lengths: dict[str, Any] = {"type": "profile", "name": said["profile"]}
     if names == ["--input-len"]:
         if said["input_len"] is None or said["output_len"] is None:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mist_sim.validation.benchmarks import Benchmark
-    from mist_sim.validation.comparing import Row
-    from mist_sim.validation.runs import MeasuredRun
+    from mist_sim.validation.runs import MeasuredRun, Row
 
 
 def validate(
@@ -189,7 +188,7 @@ def _show(run: MeasuredRun, found: Sequence[Row], margin: float | None) -> None:
 
 def _agreements(rows: Sequence[Row], margin: float) -> Iterator[str]:
     """Yield a line a latency of single requests."""
-    from mist_sim.validation.comparing import agreement
+    from mist_sim.validation.runs import agreement
 
     errors = {row.metric: row.error for row in rows}
     for row in rows:

@@ -32,7 +32,7 @@ class Diary:
         self._cutter = rules if cuts else "tokens of the step"
         self._running: dict[SequenceState, int] = {}  # how often each had given way
         self.sent_back: set[int] = set()  # slots that a scheduler of one's own sent back
-        cache = lane.blocks.cache if not lane.in_turns else None
+        cache = lane.blocks.cache if not lane.is_paged else None
         if cache is not None and lane.blocks.caches:
             self._size, self._below = lane.blocks.size, cache.on_evict
             self._order = type(cache.eviction).__name__

@@ -88,7 +88,7 @@ class EngineKvState:
         above tiers, whose blocks count as cached.
         """
         lanes = [lane.core for lane in self._engines.lanes if lane.caches_prefixes]
-        return not any(lane.in_turns or lane.blocks.covers_next or lane.has_tiers for lane in lanes)
+        return not any(lane.is_paged or lane.blocks.covers_next or lane.has_tiers for lane in lanes)
 
     def accept(self, request: Request) -> None:
         """Note that the client takes a request, whose content its engines may compute from now on.

@@ -100,6 +100,15 @@ class Stepper:
             env.stepper = found = cls(env)
         return found
 
+    def let_run_ahead(self) -> None:
+        """Let lanes take steps before others take earlier ones.
+
+        Not if engines of one client step apart: their rows say how many wait in all of them.
+        """
+        engines = [lane for lane in self.lanes if isinstance(lane, SteppedLane)]
+        apart = {(lane.client_id, id(lane.in_heap)) for lane in engines}
+        self.core.runs_ahead = len(apart) == len({client_id for client_id, _ in apart})
+
     def tell(self) -> None:
         """Let others see the latest step; set the clock to its time."""
         core = self.core
@@ -284,6 +293,7 @@ class SteppedLane:
         memory, predictor, form = setup.memory, setup.predictor, setup.form
         recorder, scheduler, rules = setup.recorder, setup.scheduler, setup.rules
         self._setup, self._stepper, self._view, self.leave = setup, stepper, view, setup.leave
+        self.client_id = setup.client_id
         self._flow, self._memory, self.scheduler = setup.flow, memory, scheduler
         self._engine = engine
         self.kept: dict[SequenceState, HeldKv] = {}
@@ -385,7 +395,7 @@ class SteppedLane:
         if (events := self._recorder.events) is None:
             return None
         rules, own = type(self.scheduler).__name__, getattr(self.scheduler, "own_methods", ())
-        client_id, now = self._setup.client_id, self._stepper.now
+        client_id, now = self.client_id, self._stepper.now
         diary = Diary(events, client_id, self._lane, now, self._inside, rules, own)
         self.view.sent_back = diary.sent_back
         return diary
@@ -393,8 +403,9 @@ class SteppedLane:
     @cached_property
     def needs(self) -> MemoryNeeds:
         """How much memory sequences need here; made when it is asked for."""
-        pool, by_piece = self._memory.pool(), self.scheduler.by_piece
-        return MemoryNeeds(pool, self._speculation, by_piece=by_piece)
+        scheduler = self.scheduler
+        by_piece = scheduler.by_piece and not scheduler.swaps  # v0 gives prompts all their blocks
+        return MemoryNeeds(self._memory.pool(), self._speculation, by_piece=by_piece)
 
     @property
     def core(self) -> Lane:
@@ -437,7 +448,7 @@ class SteppedLane:
         lane, visit = self.core, sequence.visit
         content = visit.request.content
         chain = None
-        if lane.in_turns or (content and self.caches_prefixes):
+        if lane.is_paged or (content and self.caches_prefixes):
             chain = lane.blocks.chain(content)
         now = self._stepper.env.now
         brings, leaves = NOTHING, NONE
@@ -555,7 +566,7 @@ class SteppedLane:
             sequence.visit.num_fetched_tokens = move.num_tokens
         is_lost = is_lost and sequence.has_rest
         self.core.entries_come(self._stepper.env.now, sequence.slot, last, is_lost)
-        left, self._lane.left = self._lane.left, []
+        left, self._lane.notices = self._lane.notices, []
         for slot, how in left:
             self._tell(slot, how)
         self._go_on()
@@ -607,7 +618,7 @@ class SteppedLane:
         if self._own is not None:
             self._own.scheduler = scheduler
         rule = None if flow is None else flow_in_core(flow)
-        self.core.turn(scheduler.max_num_batched_tokens, rule)
+        self.core.set_sliders(scheduler.max_num_batched_tokens, rule)
         self._go_on()
 
     def _move_on(self, slot: int) -> None:
@@ -630,7 +641,7 @@ class SteppedLane:
         lane = self._lane
         if self._diary is not None:
             self._diary.look()
-        left, lane.left = lane.left, []
+        left, lane.notices = lane.notices, []
         for slot, how in left:
             if how == FINISHED:
                 self._hand_back(slot, how)
@@ -1058,7 +1069,7 @@ class SteppedTogether:
 
     def tell(self) -> None:
         """Let others see the latest step of all."""
-        self._core.left = []
+        self._core.notices = []
         for lane in self._lanes:
             lane.tell()
 

@@ -38,15 +38,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell of a table. key: of the summary that has the figure. is_text: words, no number."""
-
-    text: str
-    key: str = ""
-    is_text: bool = False
-
-
-@dataclass(frozen=True)
 class Card:
     """A figure that stands at the top. key: of the summary that has it. note: below it."""
 
@@ -54,16 +45,6 @@ class Card:
     value: str
     unit: str = ""
     key: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table under a title. note: a line below it."""
-
-    title: str
-    titles: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
     note: str = ""
 
 
@@ -119,9 +100,8 @@ class Brief:
 class Page:
     """A report: the verdict first, then figures, pictures, and where all of it comes from.
 
-    tables, tables_below: above the pictures, and below them. printed: tables as a command prints
-    them, HTML by `wide` and `narrow` screens. details: texts by title that open when a reader asks
-    for them. warnings: set by `warned`, as told.
+    printed: tables as a command prints them, HTML by `wide` and `narrow` screens. details: texts by
+    title that open when a reader asks for them. warnings: set by `warned`, as told.
     """
 
     title: str
@@ -130,8 +110,6 @@ class Page:
     cards: Sequence[Card] = ()
     warnings: Sequence[str] = ()
     told: Sequence[ResultWarning] = ()
-    tables: Sequence[PageTable] = ()
-    tables_below: Sequence[PageTable] = ()
     printed: Mapping[str, Markup] = field(default_factory=dict)
     figures: Sequence[Drawing] = ()
     details: Mapping[str, str] = field(default_factory=dict)

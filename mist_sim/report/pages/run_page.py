@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,17 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.metrics.stability import AT_END, grows
-from mist_sim.report.elements import count, in_ms, latency, number, percent
+from mist_sim.report.elements import in_ms, latency, metric_title, number, percent
 from mist_sim.report.pages.page import (
     Brief,
     Card,
-    Cell,
     Drawing,
     Page,
-    PageTable,
     Verdict,
     billed,
     how_sure,
     limits_kept,
+    printed,
 )
 from mist_sim.report.pictures.catalog import (
     MOST_BESIDE,
@@ -34,20 +33,7 @@ from mist_sim.report.pictures.catalog import (
     warnings_of,
 )
 from mist_sim.report.pictures.style import COLOURS
-from mist_sim.report.run import (
-    FIGURES,
-    LATENCIES,
-    NOTE,
-    THROUGH_FAILURES,
-    TITLE,
-    TITLES,
-    TITLES_OF,
-    expected_rows,
-    latency_title,
-    note_on_turns,
-    rows_of,
-    titled,
-)
+from mist_sim.report.run import TITLES_OF, saved_tables, titled
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -152,13 +138,8 @@ def _served(summary: Mapping[str, Any]) -> str:
 
 
 _CARDS = (
-    ("requests", "request_throughput", "/s"),
-    ("output tokens", "output_throughput", "/s"),
-    ("p99 TTFT", "p99_ttft_ms", "ms"),
-    ("p99 TPOT", "p99_tpot_ms", "ms"),
-    ("goodput", "request_goodput", "requests/s"),
-    ("goodput, steady part", "steady_request_goodput", "requests/s"),
-    ("energy", "energy_per_output_token_j", "J an output token"),
+    *("request_throughput", "output_throughput", "p99_ttft_ms", "p99_tpot_ms"),
+    *("request_goodput", "steady_request_goodput", "energy_per_output_token_j"),
 )
 _DOUBTS = {
     "too short to tell": "unsure: too short to tell whether the clients keep up with the arrivals",
@@ -166,41 +147,21 @@ _DOUBTS = {
     "unstable": "unstable: queues grow, so a longer run has longer latencies",
 }
 _MILLION = 1e6
-_COUNTS = (
-    "completed",
-    "failed",
-    "total_input_tokens",
-    "total_output_tokens",
-    "num_preemptions",
-    "peak_requests_in_flight",
-)
-_CLIENT_COLUMNS = {
-    "client": "",
-    "num_visits": "visits",
-    "room": "room, of the time",
-    "mean_running": "running, mean over time",
-    "mean_decodes": "decodes a step",
-    "peak_used_blocks": "KV blocks, peak",
-    "num_gpu_blocks": "KV blocks",
-    "average_power": "W",
-}
-_MOST_CLIENTS = 40  # in the table; all are in clients.parquet
 
 
 def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
     """Return the report of a run. title: description of what was simulated."""
     summary = run.summary
-    return Page(
+    page = Page(
         title=title,
         subtitle=subtitle,
         verdict=run_verdict(summary),
         cards=list(_cards(summary)),
-        tables=[_latencies(summary), *_failures(summary)],
-        tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[_drawing(name, found) for name, found in drawn(run)],
         details=_details(run),
         brief=_brief(run, title),
     )
+    return printed(page, saved_tables(run))
 
 
 def page_of_result(found: Result, title: str) -> Page:
@@ -337,8 +298,9 @@ def _assumed(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
-    for name, key, unit in _CARDS:
+    for key in _CARDS:
         if (value := summary.get(key)) is not None:
+            name, unit = TITLES_OF.get(key) or metric_title(key)
             shown = latency(value) if unit == "ms" else (number(value), unit)
             yield Card(name, *shown, key)
     if summary.get("usd_per_hour") is not None or summary.get("cost_usd") is not None:
@@ -356,62 +318,6 @@ def _of_tokens(summary: Mapping[str, Any]) -> Card:
     return Card("cost", number(dollars), unit)
 
 
-def _latencies(summary: Mapping[str, Any]) -> PageTable:
-    rows = []
-    for metric, name, meaning in LATENCIES:
-        keys = [f"{figure}_{metric}_ms" for figure in FIGURES]
-        cells = (Cell(_shown(summary.get(key), in_ms), key) for key in keys)
-        rows.append([Cell(f"{name}: {meaning}"), *cells])
-    return PageTable(latency_title(summary), ["", *FIGURES], rows, note_on_turns(summary))
-
-
-def _failures(summary: Mapping[str, Any]) -> Iterator[PageTable]:
-    if phases := summary.get("through_failures"):
-        rows = [[Cell(text) for text in row] for row in rows_of(phases)]
-        yield PageTable(THROUGH_FAILURES, TITLES, rows, f"{NOTE}.")
-
-
-def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
-    expected = list(expected_rows(summary.get("expected_errors", {})))
-    if expected:
-        cells = [
-            [Cell(name), Cell(shown), Cell(like, is_text=True)] for name, shown, like in expected
-        ]
-        note = "Nine of ten measurements of a real engine would lie in this range."
-        yield PageTable(TITLE, ["", "range", "from measurements of"], cells, note)
-
-
-def _workload(summary: Mapping[str, Any]) -> PageTable:
-    named = [(TITLES_OF[key][0], key) for key in _COUNTS]
-    named.append(("requests in a second, peak (vLLM's)", "max_concurrent_requests"))
-    shown = [(name, key, lambda value: count(int(value))) for name, key in named]
-    shown.append((", ".join(TITLES_OF["duration"]), "duration", number))
-    rows = [[Cell(name), Cell(_shown(summary.get(key), show), key)] for name, key, show in shown]
-    return PageTable("Workload", ["", ""], rows)
-
-
-def _clients(run: RunData) -> Iterator[PageTable]:
-    table = run.table("clients")
-    columns = [name for name in _CLIENT_COLUMNS if name in table]
-    rows = [
-        [Cell(_of_client(name, row[name])) for name in columns]
-        for row in table.head(_MOST_CLIENTS).to_dict("records")
-    ]
-    rest = len(table) - _MOST_CLIENTS
-    note = f"{rest:,} more in clients.parquet" if rest > 0 else ""
-    yield PageTable("Clients", [_CLIENT_COLUMNS[name] for name in columns], rows, note)
-
-
-def _of_client(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if value != value:
-        return "-"
-    if name == "room":
-        return percent(value)
-    return count(int(value)) if name.startswith(("num_", "peak_")) else number(value)
-
-
 def _details(run: RunData) -> dict[str, str]:
     summary: Mapping[str, Any] = run.summary
     times, engines, assumed = (summary.get(key, {}) for key in ("estimates", "engines", "assumed"))
@@ -424,7 +330,3 @@ def _details(run: RunData) -> dict[str, str]:
     if run.scenario is not None:
         found["The scenario, with every default"] = run.scenario
     return found
-
-
-def _shown(value: Any, show: Callable[[Any], str]) -> str:
-    return "-" if value is None else show(value)

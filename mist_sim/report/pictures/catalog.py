@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, require_known
 from mist_sim.metrics import Result
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.stats import areas
 from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.elements import latency as shown_latency
 from mist_sim.report.elements import percent
@@ -30,10 +31,6 @@ from mist_sim.report.pictures.picture import (
     over,
 )
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, require_matplotlib
-
-if TYPE_CHECKING:
-    pass
-
 
 RunData = RunFolder | Result
 """A run's summary, its tables by name, and its scenario."""
@@ -93,30 +90,20 @@ def _groups(times: Array, values: Array, ends: Array) -> Any:
     yield from zip(places[first], np.split(values, first[1:]), strict=True) if len(first) else ()
 
 
-def means(start: Array, end: Array, values: Array, ends: Array) -> Array:
+def means(start: Array, end: Array, values: Array | float, ends: Array) -> Array:
     """Return the mean over time of a value that holds in periods, and is 0 outside of them.
 
     start, end: of the periods, which may overlap: their values add up.
     """
-    found = _areas(start, values, ends) - _areas(end, values, ends)
+    found = areas(start, ends, values) - areas(end, ends, values)
     return np.diff(found) / np.diff(ends)
-
-
-def _areas(times: Array, values: Array, ends: Array) -> Array:
-    """Return up to each edge the time since `times`, each weighted with its value."""
-    order = np.argsort(times, kind="stable")
-    times, values = times[order], values[order]
-    number = np.searchsorted(times, ends, side="right")
-    weights = np.concatenate([[0.0], np.cumsum(values)])
-    moments = np.concatenate([[0.0], np.cumsum(values * times)])
-    return np.asarray(weights[number] * ends - moments[number])
 
 
 def number_inside(entered: Array, left: Array, ends: Array) -> Array:
     """Return the mean number inside in each interval; items without an end stay."""
     left = np.where(np.isnan(left), ends[-1], left)
     known = ~np.isnan(entered)
-    return means(entered[known], left[known], np.ones(int(known.sum())), ends)
+    return means(entered[known], left[known], 1.0, ends)
 
 
 def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -249,7 +236,7 @@ def batches(run: RunData) -> Picture:
     ):
         found = {}
         for name, mine in steps.groupby("client", sort=False):
-            busy = _mean(mine, np.ones(len(mine)), ends)
+            busy = _mean(mine, 1.0, ends)
             values = _mean(mine, mine[column].to_numpy(float), ends)
             found[name] = np.divide(values, busy, out=np.zeros_like(values), where=busy > _ROUNDING)
         panels.append(Panel(title, _lines(ends, found)))
@@ -277,7 +264,7 @@ def _steps(run: RunData) -> tuple[Any, Array]:
     return steps, edges(float(steps["end"].max()))
 
 
-def _mean(rows: Any, values: Array, ends: Array) -> Array:
+def _mean(rows: Any, values: Array | float, ends: Array) -> Array:
     return means(rows["start"].to_numpy(float), rows["end"].to_numpy(float), values, ends)
 
 
@@ -464,11 +451,7 @@ def draw(run: RunData, name: str) -> Picture:
     Raises ScenarioError for other names, if the run lacks the data, and without Matplotlib.
     """
     name, _, panel = name.partition(".")
-    if name not in PICTURES:
-        raise ScenarioError(
-            f"there is no picture {brief(name)}{did_you_mean(name, PICTURES)} "
-            f"Known: {', '.join(PICTURES)}"
-        )
+    require_known(name, PICTURES, "there is no picture")
     require_matplotlib()
     away = [
         Span(each["begin"], run.summary["duration"] if each["end"] is None else each["end"], _AWAY)

@@ -4,6 +4,7 @@
 - `candidates`: engines to buy, and every way to set them.
 - `bounds`: least needs of requests, and the candidates that cannot meet them.
 - `hunt`: simulates until the cheapest is known, and finds further figures of it.
+- `day`: rates by hour, and how many engines each needs.
 - `plan`, `plan_result`: the answer; `deployment`: the commands that deploy it.
 """
 

@@ -45,9 +45,9 @@ from mist_sim.scenario import Scenario
 from mist_sim.search.designs import rows_of
 from mist_sim.search.planning.candidates import Engine
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.trials import lengthened
 from mist_sim.studies.built import Built
+from mist_sim.studies.verdicts.request_times import Target
+from mist_sim.studies.verdicts.trials import lengthened
 from mist_sim.traces import ClosedLoop, TraceArrivals
 
 Array = NDArray[np.float64]

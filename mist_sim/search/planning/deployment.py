@@ -22,6 +22,7 @@ from mist_sim.scenario.engines.server_start import room_of_a_node
 from mist_sim.scenario.from_vllm.handlers.caches import KV_ROLES
 from mist_sim.scenario.from_vllm.tables import HONOURED
 from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.schema import Engines
 
 _FIRST_PORT, _PROXY_PORT = 8100, 8000
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
@@ -38,18 +39,6 @@ _NO_HYBRIDS = (
     "commands. "
     "--designs together,apart finds designs that vLLM serves."
 )
-_ONE_TOKEN = {"type": "fixed", "tokens": 1}
-_LOAD: Mapping[str, Any] = {
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 1,
-            "prompt": _ONE_TOKEN,
-            "output": _ONE_TOKEN,
-        },
-        "arrivals": {"type": "all_at_once"},
-    }
-}
 
 
 @dataclass(frozen=True)
@@ -179,7 +168,7 @@ def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
         "tensor_parallel_size": client["tensor_parallel_size"],
         "scheduler": scheduler,
     }
-    scenario = Scenario.from_dict({**_LOAD, "model": model, "clients": [said]})
+    scenario = Engines.from_dict({"model": model, "clients": [said]})
     return cast("Mapping[str, Any]", as_data(scenario)["clients"][0])
 
 

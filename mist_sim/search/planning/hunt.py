@@ -44,10 +44,10 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.bounds import Demand, Needs, alone, fewest, least_of
 from mist_sim.search.planning.candidates import Candidate, Engine, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, OutOfTimeError
-from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.task import Failure, Task
+from mist_sim.studies.verdicts.trials import Trial, trial_data
 from mist_sim.traces.arrivals import DailyArrivals, ScheduledArrivals
 from mist_sim.units import DURATION
 
@@ -628,7 +628,7 @@ class Hunt:
         """
         question = self._question
         found: dict[Candidate, Trial | str] = {}
-        tasks: list[tuple[Candidate, Task]] = []
+        tasks: dict[Candidate, Task] = {}
         for candidate in chosen:
             try:
                 scenario = scenario_of(candidate, question, rate)
@@ -645,13 +645,8 @@ class Hunt:
                 None if question.options.as_is else most,
             )
             key = candidate.name, most, rate or question.rate
-            tasks.append((candidate, Task(key, trial_data, arguments)))
-        rows: dict[Key, Row] = {}
-        with suppress(OutOfTimeError):
-            self._driver.run([task for _, task in tasks], keep_errors=True, rows=rows)
-        for candidate, task in tasks:
-            if (row := rows.get(task.key)) is None:
-                continue
+            tasks[candidate] = Task(key, trial_data, arguments)
+        for candidate, row in self._driver.finished(tasks).items():
             if row.failure is None:
                 found[candidate] = Trial.of(row.result)
             elif row.failure.is_told:
@@ -705,17 +700,14 @@ class Refining:
         joules a token are of the rate that is asked for, without ramp and end. When the time is up,
         only those that finished by then.
         """
-        tasks = []
+        tasks = {}
         for name, scenario in cases.items():
             data = as_data(self.as_run(scenario, number))
             rate = self.question.rate if self.question.loop is None else None
-            arguments = data, scenario.seed, rate
-            tasks.append(Task((name, "figures", number), summary_at, arguments))
-        rows: dict[Key, Row] = {}
-        with suppress(OutOfTimeError):
-            self.driver.run(tasks, keep_errors=True, rows=rows)
-        done = [rows[task.key] for task in tasks if task.key in rows]
-        return {str(row.key[0]): _asked(row.result) for row in done if row.failure is None}
+            key = name, "figures", number
+            tasks[name] = Task(key, summary_at, (data, scenario.seed, rate))
+        done = self.driver.finished(tasks)
+        return {name: _asked(row.result) for name, row in done.items() if row.failure is None}
 
     def as_run(self, scenario: Scenario, number: int = _LONG_RUN) -> Scenario:
         """Return a scenario as `figures` runs it: long enough, judged by the shares asked for."""
@@ -768,11 +760,7 @@ class Refining:
         if isnan(goodput.rate):
             return None
         task = at_goodput(("at goodput", "figures"), Built(scenario), goodput)
-        try:
-            (row,) = self.driver.run([task], keep_errors=True)
-        except OutOfTimeError:
-            return None
-        return row.result if row.failure is None else None
+        return next((row.result for row in self.driver.finished({"": task}).values()), None)
 
     def one_less(
         self, fewer: Mapping[str, Candidate | None], tried: Mapping[Candidate, Tried]

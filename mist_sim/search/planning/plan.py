@@ -30,21 +30,23 @@ from mist_sim.search.planning.candidates import (
     engines_of,
     scenario_of,
 )
+from mist_sim.search.planning.day import Day, Need, at_one_rate, day_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
 from mist_sim.search.planning.plan_result import (
     Plan,
     break_even,
+    certainty,
     kept_by,
     lines_of,
     nearest_miss,
     runner_up,
 )
 from mist_sim.search.planning.question import PlanOptions, Question
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built, load_in_words
-from mist_sim.studies.driver import How, OutOfTimeError, studying
+from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.verdicts.trials import Trial
 
 _GATEWAY = (
     "The gateway stays as the scenario has it, for each engine: where it lets requests wait, other "
@@ -68,7 +70,11 @@ def plan(
     or has no price; and all errors of `simulate`.
     """
     check_scenarios([scenario])
-    budget = Budget(options.total_requests, options.seconds)
+    budget, given = Budget(options.total_requests, options.seconds), scenario
+    ends = ("seconds", "total_requests")  # of the search: a later one may go on
+    asked = {key: value for key, value in vars(options).items() if key not in ends}
+    if (day := options.day) is not None:
+        scenario, options = at_one_rate(scenario), replace(options, rate=max(day), day=None)
     question = Question(scenario, options)
     shop = engines_of(question)
     if not shop.engines:
@@ -84,9 +90,7 @@ def plan(
             "limits on both TTFT and TPOT; afd takes a model with experts; reshard takes engines "
             "of two GPUs at least"
         )
-    ends = ("seconds", "total_requests")  # of the search: a later one may go on
-    asked = {key: value for key, value in vars(options).items() if key not in ends}
-    with studying("plan", {"0": as_data(scenario)}, asked, **how) as driver:
+    with studying("plan", {"0": as_data(given)}, asked, **how) as driver:
         hunt = Hunt(question, demand, space, driver, budget)
         driver.deadline = budget.deadline
         driver.so_far = lambda: hunt.so_far
@@ -96,7 +100,8 @@ def plan(
             raise UnansweredError(_no_answer(question, shop, hunt), known)
         hunt.equals()
         hunt.other_gpus()
-        return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady))
+        refining = Refining(question, driver, demand.is_steady)
+        return _answer(question, shop, hunt, refining, day)
 
 
 def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> list[str]:
@@ -113,7 +118,13 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
     return [*dict.fromkeys(engine.name for engine in cheaper if is_unknown(engine))]
 
 
-def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
+def _answer(
+    question: Question,
+    shop: Shop,
+    hunt: Hunt,
+    refining: Refining,
+    day: Sequence[float] | None,
+) -> Plan:
     driver = refining.driver
     answer = _best(question, hunt, refining)
     best, trial, chosen, at_rate = answer[:4]
@@ -135,6 +146,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         "is_cheapest": not hunt.left,
         "unknown": _without_error(best.candidate, hunt, at_rate),
         "network": "",
+        "day": None if day is None else _day(day, answer, question, hunt, driver),
     }
     if question.network is None and chosen.network is not None:  # it is assumed
         network = as_data(chosen)["network"]["topology"]
@@ -150,7 +162,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         num_gpus=best.candidate.num_gpus,
         lines=lines_of(question, best, found),
         runner_up="\n".join(_runners_up(hunt, best, tried, shop)),
-        **{name: found[name] for name in ("goodput", "at_rate", "at_goodput", "one_less")},
+        **{name: found[name] for name in ("goodput", "at_rate", "at_goodput", "one_less", "day")},
         deployment=deployment_of(chosen),
         tried=[_row(each, hunt) for each in tried],
         excluded=dict(hunt.excluded),
@@ -169,6 +181,37 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         of_engines={each.name: each.built.warnings for each in shop.engines},
         break_even=dict(_break_even(hunt, best.candidate)),
     )
+
+
+def _day(
+    rates: Sequence[float], answer: _Answer, question: Question, hunt: Hunt, driver: Driver
+) -> Day:
+    """Return how many engines like those of the answer each hour of a day needs.
+
+    rates: requests per second, by hour. answer: of the busiest.
+    """
+    family, engine = answer.best.candidate.family, answer.best.candidate.engine
+    budget = replace(hunt.budget, num_spent=0)
+
+    def look(rate: float, least: int, most: Need) -> Need:
+        if budget.is_late:
+            return replace(most, is_fewest=False)
+        asked = question.asking(rate)
+        numbers = range(least, most.candidate.num_engines)
+        fewer = [c for c in candidates([engine], asked) if c.family == family]
+        space = [most.candidate, *(each for each in fewer if each.num_engines in numbers)]
+        demand = demand_of(asked, engine)
+        found = Hunt(asked, demand, space, driver, budget)
+        found.tried[most.candidate] = most.tried  # it serves more, so it serves this rate
+        found.search()
+        if found.best is not None and found.best.candidate != most.candidate:
+            best = _best(asked, found, Refining(asked, driver, demand.is_steady))
+            if not missed_in(best.figures):
+                return Need(best.best, certainty(best.best, best.figures), not found.left)
+        return Need(most.tried, most.confidence, not found.left)
+
+    busiest = Need(answer.best, certainty(answer.best, answer.figures), not hunt.left)
+    return day_of(rates, busiest, look)
 
 
 def _break_even(hunt: Hunt, best: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:

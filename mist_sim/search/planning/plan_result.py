@@ -21,6 +21,7 @@ from mist_sim.report.run import error_range
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.candidates import Candidate
+from mist_sim.search.planning.day import Day
 from mist_sim.search.planning.deployment import Deployment
 from mist_sim.search.planning.hunt import Confidence, Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
@@ -53,7 +54,8 @@ class Plan(Tabled):
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
     notes: for the reader of the answer. break_even: by each other GPU that keeps the limits, the
-        prices at which its cheapest candidate costs as much (`plan_result.break_even`).
+        prices at which its cheapest candidate costs as much (`plan_result.break_even`). day: what
+        each hour needs; None: a day was not asked for.
     """
 
     presenter = PLAN
@@ -80,6 +82,7 @@ class Plan(Tabled):
     notes: Sequence[str] = ()
     of_engines: Mapping[str, Sequence[ResultWarning]] = field(default_factory=dict)
     break_even: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    day: Day | None = None
 
     @property
     def headroom(self) -> float:
@@ -129,6 +132,7 @@ class Plan(Tabled):
             "joules_per_output_token": self.at_rate.get(energy),
             "joules_per_output_token_at_goodput": at_goodput.get(energy),
             "limits": self.at_rate.get("slo", {}),
+            **({} if self.day is None else {"day": self.day.data}),
             "lines": [vars(line) for line in self.lines],
             "runner_up": self.runner_up,
             "break_even": {gpu: dict(prices) for gpu, prices in self.break_even.items()},
@@ -162,18 +166,22 @@ _WORK = {"one prefill less": "prompt is computed", "one decode less": "answer is
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
 
+def certainty(best: Tried, at_rate: Mapping[str, Any]) -> Confidence:
+    """Return how sure it is that one keeps the limits. at_rate: the summary of a run of it."""
+    in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
+    return "unsure" if in_doubt or missed_in(at_rate) else confidence_of(at_rate)
+
+
 def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[Line]:
     """Return the lines of an answer.
 
     found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `one_more`: the
-        summary of a run with one engine more, by its name; `is_cheapest`: whether all that is
-        cheaper is known to miss; `unknown`: cheaper engines that missed, without a known error of
-        their step times; `network`: which one is assumed, in words.
+        summary of a run with one engine more, by its name; `day`: as there; `is_cheapest`: whether
+        all that is cheaper is known to miss; `unknown`: cheaper engines that missed, with no known
+        error of their step times; `network`: which one is assumed, in words.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
-    in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
-    in_doubt = in_doubt or missed_in(at_rate)
-    sure = "unsure" if in_doubt else confidence_of(at_rate)
+    sure = certainty(best, at_rate)
     lines = [
         Line(
             "buy",
@@ -202,7 +210,19 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
             text += f"; enough up to {load:.4g} {found['goodput'].unit}"
         told = "" if each["nobody"] else _one_less_confidence({name: each}, is_far(at_rate))
         lines.append(Line(name, text, told))
-    return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
+    lines += _spending(at_rate, found["at_goodput"], sure)
+    return [*lines, *([] if found["day"] is None else [_over_a_day(found["day"])])]
+
+
+def _over_a_day(day: Day) -> Line:
+    """Return the dollars of a day and a month, with the engines of the busiest hour and by hour."""
+    of = day.data
+    text = (
+        f"{of['fixed_usd_per_day']:,.4g} $ with these all day, {of['by_hour_usd_per_day']:,.4g} $ "
+        f"with as many as each hour needs ({100 * of['saved']:.0f} % less); a month "
+        f"{of['fixed_usd_per_month']:,.0f} and {of['by_hour_usd_per_month']:,.0f} $"
+    )
+    return Line("a day", text, _worst(*(need.confidence for need in day.needs)))
 
 
 def kept_by(best: Tried, second: Tried, untried: Sequence[Candidate]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
 from typing import Any
@@ -16,10 +16,10 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import settable
 from mist_sim.search.designs import DESIGNS
 from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.steady_state import least_of_users
 from mist_sim.studies.built import Built, Rates, Users
 from mist_sim.studies.varied_gpus import clients_in, given_prices, kind_of
+from mist_sim.studies.verdicts.request_times import Target
+from mist_sim.studies.verdicts.steady_state import least_of_users
 from mist_sim.traces import ClosedLoop
 from mist_sim.units import RENT
 
@@ -35,6 +35,9 @@ _DECIDED = {"tensor_parallel_size": "give tensor_parallel_sizes", "gpu": "give g
 _PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
 
+HOURS = 24
+"""Of a day."""
+
 USUAL_TOTAL = 600_000
 """Simulated requests of a search, about a minute of one core."""
 
@@ -47,7 +50,9 @@ class PlanOptions:
     scenario's own. users: people who each send a request, read its answer and think, in place of
     arrivals (>= 1); None: arrivals, or the users of the scenario's own closed loop. think: seconds
     that they do on average (>= 0); times are exponential, as those of terminals in queueing theory
-    (Lazowska et al., Quantitative System Performance, 1984). max_gpus: in all (>= 1).
+    (Lazowska et al., Quantitative System Performance, 1984). day: requests per second in each hour
+    of a day (24 of them, >= 0), in place of a rate: the answer is for the busiest, and says what
+    the others need. max_gpus: in all (>= 1).
     max_usd_per_hour: dollars an hour in all (> 0); None: any. tensor_parallel_sizes, designs,
     routers: what is tried; designs are of `DESIGNS`, all but reshard by default; routers: None: the
     scenario's own, or least_outstanding where it names none. vary: further options of engines to
@@ -66,6 +71,7 @@ class PlanOptions:
     rate: float | None = None
     users: int | None = None
     think: float = 0.0
+    day: tuple[float, ...] | None = None
     max_gpus: int = _MOST_GPUS
     max_usd_per_hour: float | None = None
     tensor_parallel_sizes: tuple[int, ...] = WIDTHS
@@ -102,9 +108,23 @@ class PlanOptions:
                 raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")
         if not 1 <= self.max_gpus <= COPIES:
             raise ScenarioError(f"max_gpus must be in [1, {COPIES}], got {self.max_gpus}")
+        self._check_day()
         self._check_vary()
         self._check_users()
         self._check_prices()
+
+    def _check_day(self) -> None:
+        if self.day is None:
+            return
+        for name in ("rate", "users"):
+            if (value := getattr(self, name)) is not None:
+                raise ScenarioError(f"{name} must be left out with day, got {value:g}")
+        if len(self.day) != HOURS or not all(0 <= rate < inf for rate in self.day):
+            raise ScenarioError(
+                f"day must be {HOURS} rates, finite and >= 0 /s, got {brief(list(self.day))}"
+            )
+        if not any(self.day):
+            raise ScenarioError("day must have an hour with requests, got 0 /s in all")
 
     def _check_vary(self) -> None:
         for key in self.vary:
@@ -217,6 +237,12 @@ class Question:
         Raises ScenarioError for arrivals without a rate.
         """
         self._load = built.load
+
+    def asking(self, rate: float) -> Question:
+        """Return the same question at another rate, requests per second."""
+        found = Question(self._scenario, replace(self.options, rate=rate))
+        found._load = self._load
+        return found
 
     def begin_over(self, seconds: float) -> None:
         """Let users whom the options ask for begin one by one, over some seconds.

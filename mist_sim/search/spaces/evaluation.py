@@ -26,11 +26,11 @@ from mist_sim.search.planning.bounds import Demand, alone, demand_on, engines_of
 from mist_sim.search.spaces.objectives import Constraints, Objective, Source
 from mist_sim.search.spaces.space import Configuration
 from mist_sim.search.spaces.space_result import dominates, rate_to_beat
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.subjects import run_scenario
 from mist_sim.studies.task import Failure, Key, Task
+from mist_sim.studies.verdicts.trials import Trial
 
 _ROUNDING = 1e-9
 _UNKNOWN = "attains all rates that were tried, up to {:.4g} /s; send more requests to learn more"
@@ -343,7 +343,7 @@ class Evaluation:
 
     def _results(self, tasks: Mapping[Configuration, Task]) -> dict[Configuration, Any]:
         """Run a task of each; return the results of those that did not fail."""
-        rows = dict(zip(tasks, self.driver.run([*tasks.values()], keep_errors=True), strict=True))
+        rows = self.driver.finished(tasks)
         for each, row in rows.items():
             if row.failure is not None:
                 self._fail(each, row.failure)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.search.ranking import Better
-from mist_sim.search.verdicts.request_times import check_attainment, percentiles_of
+from mist_sim.studies.verdicts.request_times import check_attainment, percentiles_of
 from mist_sim.units import DURATION
 
 Source = Literal["known", "rate", "at goodput", "at rate"]

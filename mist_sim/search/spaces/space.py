@@ -19,11 +19,11 @@ from mist_sim.scenario.format import yaml_text
 from mist_sim.search.designs import DESIGNS, Fleet, proposed
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.objectives import Constraints, Objective, constraints_of, objectives_of
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Rates
 from mist_sim.studies.points import combinations
 from mist_sim.studies.task import Failure
 from mist_sim.studies.varied_gpus import varied
+from mist_sim.studies.verdicts.trials import Trial
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER}):({_NUMBER})(?::(x?)({_NUMBER}))?(?:\s+(\S+))?\s*")

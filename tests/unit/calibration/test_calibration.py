@@ -6,21 +6,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mist_sim.calibration.closed_loop_fit import FIGURES as CLOSED_LOOP_FIGURES
-from mist_sim.calibration.closed_loop_fit import (
-    LoopProtocol,
-    calibrate_closed_loop,
-    closed_loop_observations,
-)
+from mist_sim.calibration.fitted_figures import OF_LOOPS as CLOSED_LOOP_FIGURES
 from mist_sim.calibration.fitted_figures import (
     Calibration,
     Figure,
+    LoopProtocol,
     Observations,
     calibrate,
+    calibrate_closed_loop,
+    calibrate_splitwise,
+    closed_loop_observations,
     with_figures,
     write_spec,
 )
-from mist_sim.calibration.splitwise_fit import calibrate_splitwise
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mist_sim.clients.afd import PLACEMENTS, BatchSlots, Bundle, BundleConfig, Resident
 from mist_sim.errors import ScenarioError
@@ -44,13 +42,6 @@ def test_two_batches_by_hand():
     assert bundle.ffn_work == 3 * 17
 
 
-def test_a_batch_waits_for_the_ffn():
-    bundle = filled(replace(CONFIG, coefficients=replace(C, alpha_f=30)))
-    bundle.run_pass(0)
-    second, _ = bundle.run_pass(1)
-    assert second[3:7] == (34, 23 + 125, 23 + 250, 279)
-
-
 def test_empty_slots_cost_nothing_without_a_static_graph():
     bundle = filled(replace(CONFIG, static_graph=False))
     step, _ = bundle.run_pass(0)
@@ -66,18 +57,6 @@ def test_ffn_workers_share_a_batch():
     step, _ = whole.run_pass(0)
     assert step[2:7] == (0, 17, 21, 32, 36)
     assert whole.ffn_work == 2 * 11
-
-
-def test_empty_batches_are_left_out():
-    bundle = Bundle(CONFIG)
-    assert bundle.next_batch() is None
-    bundle.batches[1].join(Resident(0, 5, 2))
-    assert bundle.next_batch() == 1
-    step, (end,) = bundle.run_pass(1, now=100.0)
-    assert (step.start, step.attention_end, end.leaving) == (100, 115, [])
-    _, ((_, _, (gone,)),) = bundle.run_pass(1)
-    assert gone.num_tokens == 5
-    assert bundle.next_batch() is None
 
 
 def reference(config: BundleConfig, lengths: list[tuple[int, int]]) -> list[float]:
@@ -116,65 +95,6 @@ def reference(config: BundleConfig, lengths: list[tuple[int, int]]) -> list[floa
         env.process(batch(slots))
     env.run()
     return ends
-
-
-@given(
-    workers=st.integers(1, 3),
-    slots=st.integers(1, 3),
-    batches=st.integers(1, 3),
-    seed=st.integers(0, 2**20),
-    alpha_f=st.integers(1, 40),
-)
-def test_passes_end_as_slots_simulated_one_by_one(workers, slots, batches, seed, alpha_f):
-    """Whole numbers, so that sums are exact in any order."""
-    c = replace(C, alpha_f=alpha_f)
-    config = BundleConfig(
-        coefficients=c, attention_workers=workers, slots=slots, batches=batches, ffn_workers=1
-    )
-    rng = Streams(seed).generator("lengths")
-    lengths = rng.integers(1, 9, (120, 2)).tolist()
-    expected = reference(config, lengths)
-    bundle, queue, ends = Bundle(config), iter(lengths), []
-    for slots_of in bundle.batches:
-        for worker in range(workers):
-            for _ in range(slots):
-                slots_of.join(Resident(worker, *next(queue)))
-    for _ in range(40):
-        batch = bundle.next_batch()
-        _, ((_, end, leaving),) = bundle.run_pass(batch)
-        ends.append(end)
-        # in the order of the slots, as the reference does
-        for resident in sorted(leaving, key=lambda r: r.worker):
-            new = next(queue, None)
-            if new is None:
-                break
-            bundle.batches[batch].join(Resident(resident.worker, *new))
-    common = min(len(ends), len(expected), 30)
-    assert sorted(ends)[:common] == pytest.approx(sorted(expected)[:common])
-
-
-# --- slots --------------------------------------------------------------------------------------
-
-
-def test_requests_leave_with_step_that_is_their_last():
-    slots = BatchSlots(2, 3)
-    for worker, num_tokens, num_steps in ((0, 5, 9), (1, 8, 4), (1, 2, 4)):
-        slots.join(Resident(worker, num_tokens, num_steps))
-    assert [slots.advance() for _ in range(3)] == [[], [], []]
-    assert [resident.num_tokens for resident in slots.advance()] == [8, 2]
-    assert (slots.held.tolist(), slots.filled.tolist()) == ([9, 0], [1, 0])
-
-
-def test_one_that_gives_up_leaves_its_slot():
-    slots = BatchSlots(1, 2)
-    staying, leaving = Resident(0, 5, 9), Resident(0, 7, 9)
-    slots.join(staying)
-    slots.join(leaving)
-    assert [slots.advance() for _ in range(3)] == [[], [], []]
-    slots.leave(leaving)
-    assert (slots.held.item(), slots.num_filled) == (8, 1)
-    assert [slots.advance() for _ in range(6)][-1] == [staying]
-    assert (slots.held.item(), slots.num_filled) == (0, 0)
 
 
 # --- placement ----------------------------------------------------------------------------------

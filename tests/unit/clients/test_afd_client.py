@@ -52,31 +52,6 @@ def test_empty_slots_cost_nothing_without_a_static_graph():
     assert np.diff(result.token_times(0))[1] == pytest.approx(0.111 + 2 * 0.003 + 0.008)
 
 
-def test_requests_go_to_the_emptier_batch_and_worker():
-    client = bundle(**SIX, placement="least_load")
-    result = simulated(client, [(0.0, 100, 60), (0.5, 100, 60), (1.0, 100, 60), (1.5, 100, 60)])
-    tracks = [result.steps.query(f"track == {k}")["num_decodes"].max() for k in (1, 2)]
-    assert tracks == [2, 2]
-
-
-def test_least_load_does_not_know_that_an_answer_ends_with_the_step_under_way():
-    """900 tokens on one worker, 300 on the other: who comes in the last step of the 900 goes to the
-    300, since nobody knows of that end before it is there."""
-    client = bundle(**SIX, batches=1, placement="least_load")
-    result = simulated(client, [(0.0, 900, 3), (0.0, 300, 9), (1.5, 100, 9)])
-    end, after = result.token_times(1)[3:5]
-    assert result.token_times(0)[-2] < 1.5 < result.token_times(0)[-1] == end
-    assert after - end == pytest.approx(0.303 + 0.100 + 0.010 + 2 * 0.006 + 0.017)
-
-
-def test_more_requests_than_slots_wait():
-    rows = [(0.0, 50, 9)] * 12  # 8 slots
-    result = simulated(bundle(**SIX), rows)
-    begun = result.stages.query("stage == 'decode'")
-    assert (begun["started_at"] > begun["queued_at"]).sum() >= 4
-    assert result.summary["completed"] == 12
-
-
 def test_a_full_bundle_does_what_the_simulation_of_full_slots_does():
     """The same lengths in the same order, with a start that is over soon."""
     rng = Streams(4).generator("lengths")

@@ -62,17 +62,6 @@ def test_work_does_not_depend_on_the_layers():
         assert (bundle.attention_work, bundle.ffn_work) == (2 * (20 + 21), 4 * 12)
 
 
-def test_who_joins_waits_for_the_joint_step():
-    bundle = Bundle(replace(CONFIG, joint_steps=True))
-    bundle.batches[0].join(Resident(0, 10, 1))
-    bundle.run_pass(0)
-    assert bundle.clock.is_under_way(1)
-    _, ((batch, time, leaving),) = bundle.run_pass(0)
-    assert (batch, time, len(leaving)) == (0, 40, 1)
-    assert not bundle.clock.is_under_way(1)
-    assert bundle.clock.ready == [40, 40]
-
-
 @pytest.mark.parametrize(
     ("ffn", "batches", "layers"), [(12, 2, 2), (12, 3, 5), (30, 2, 5), (30, 3, 7), (12, 2, 60)]
 )

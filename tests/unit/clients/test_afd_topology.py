@@ -107,7 +107,7 @@ def test_an_exchange_takes_as_long_as_its_transfers(attention, ffn, places, over
     env, transfers = Environment(), Transfers(fabric._capacities)
     transfers.start(env)
     env.run(until=transfers.send([Flow(r.path, 1e9 / len(routes), 0.0) for r in routes]))
-    assert found.time_per_byte * 1e9 == pytest.approx(env.now)
+    assert found.seconds_per_byte * 1e9 == pytest.approx(env.now)
     assert found.latency == max(r.latency for r in routes)
 
 

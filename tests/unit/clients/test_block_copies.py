@@ -7,9 +7,6 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.stages import completion
 from tests.reference.cached_blocks import CachedBlocks
-from tests.reference.comparison import Case, EngineOptions, assert_exact
-from tests.reference.predictors import AWKWARD
-from tests.reference.stepwise import Job
 
 SIZE = 4
 
@@ -109,23 +106,3 @@ def test_a_request_that_goes_on_in_the_middle_of_a_copy_splits_it():
     manager.free(third, 5, 4 * SIZE)
     queued = [(piece.entry and piece.entry.first, piece.num_blocks) for piece in manager.free_queue]
     assert queued[-4:] == [(0, 2), (None, 1), (2, 2), (0, 2)]
-
-
-def test_a_follow_up_sent_during_the_answer_finds_what_there_is_of_it():
-    options = EngineOptions("chunked", 200, SIZE, 8, 64, caching=True)
-    alone = assert_exact(Case(options, (Job(0.0, 10, 60, content=((0, 70),)),)), AWKWARD)
-    time = alone.outcomes[0].token_times[30]
-    jobs = (Job(0.0, 10, 60, content=((0, 70),)), Job(time, 41, 3, content=((0, 41),)))
-    first, follow_up = assert_exact(Case(options, jobs), AWKWARD).outcomes
-    assert follow_up.started_at < first.finished_at
-    assert follow_up.num_cached_tokens == 10 * SIZE
-
-
-def test_a_block_that_an_answer_fills_lets_the_head_of_the_queue_in():
-    """It fits only while the newest block is full and the next one is not taken yet."""
-    options = EngineOptions("chunked", 6, SIZE, 8, 64, caching=True)
-    jobs = (Job(0.0, 10, 14, content=((0, 24),)), Job(1e-6, 24, 1, content=((0, 24),)))
-    engine = assert_exact(Case(options, jobs), AWKWARD)
-    first, head = engine.outcomes
-    assert first.token_times[1] <= head.started_at < first.finished_at
-    assert head.num_cached_tokens == 3 * SIZE

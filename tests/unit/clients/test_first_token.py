@@ -12,7 +12,7 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.metrics import Result
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
-from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
+from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import bundle, engine, link
 from tests.refusals import refused
 from tests.unit.clients.test_hand_over import THREE, row
@@ -71,43 +71,6 @@ def test_prompt_tokens_are_computed_once():
 def test_who_serves_alone_emits_where_it_prefills():
     result = served(THREE[:1], engine(None, name="both"), engine("prefill"))
     assert result.token_times(0).tolist()[0] == 0.125
-
-
-@pytest.mark.parametrize(("limit", "status"), [(0.195, "timed_out"), (0.1953125, "finished")])
-def test_a_limit_of_the_first_token_counts_until_the_decode_client_has_it(limit, status):
-    result = served([row(0.0, 8, 40)], time_limits=TimeLimits(ttft_timeout=limit))
-    assert result.requests["status"].tolist() == [status]
-
-
-def test_token_of_long_run_ends_limit_in_time():
-    """Its first step ends at 0.1953125 s, the run of 39 more a second later."""
-    result = served([row(0.0, 8, 40)], time_limits=TimeLimits(ttft_timeout=0.3))
-    assert result.requests["status"].tolist() == ["finished"]
-
-
-@pytest.mark.parametrize("limits", [None, TimeLimits(ttft_timeout=9.0)])
-def test_a_limit_that_is_kept_changes_no_time(limits):
-    result = served([row(0.0, 8, 30)], time_limits=limits)
-    assert np.diff(result.token_times(0)).tolist() == [1 / 32] * 29
-    assert result.requests["ttft"].tolist() == [0.1953125]
-
-
-def test_who_is_preempted_has_all_its_tokens():
-    """Both fit with 8 tokens in three blocks each; the seventh block is one too many."""
-    rows = [row(0.0, 8, 10), row(0.0, 8, 10)]
-    result = served(rows, engine("prefill"), engine("decode", num_gpu_blocks=7))
-    assert result.summary["num_preemptions"] > 0
-    for number in (0, 1):
-        times = result.token_times(number)
-        assert len(times) == 10
-        assert (np.diff(times) > 0).all()
-        assert result.requests["tpot"][number] == pytest.approx((times[-1] - times[0]) / 9)
-
-
-def test_a_prompt_of_one_token_moves_nothing_and_takes_the_latency():
-    result = served([row(0.0, 1, 2)])
-    assert result.transfers["num_tokens"].tolist() == [0]
-    assert result.token_times(0).tolist() == [0.125 + 1 / 128 + k / 32 for k in (1, 2)]
 
 
 def test_a_context_that_one_token_fills_ends_there():

@@ -9,14 +9,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from mist_sim import ConstantArrivals, Stage, Synthetic
+from mist_sim import Stage
 from mist_sim.clients import Client, LlmClient
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Content, Request, token_totals
 from mist_sim.core.visit import HeldKv, Longer, Served, Visit
 from mist_sim.errors import ScenarioError
-from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import ApiPrices
 from mist_sim.metrics.spending import api_cost
 from mist_sim.routers import RoundRobinRouter
@@ -24,7 +23,6 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Postprocess, Prefill, Preprocess, Reasoning, ToolCall
 from mist_sim.testing import check_client, check_stage
 from mist_sim.traces import (
-    FixedLength,
     Retries,
     Rows,
     TimeLimits,
@@ -57,29 +55,6 @@ def test_passages_lengthen_a_prompt():
     assert result.requests["num_output_tokens"].tolist() == [2]
 
 
-def test_nothing_found_changes_nothing():
-    plain, result = run(lambda visit: Served()), run(grown(Longer(Prefill, 0)))
-    assert result.requests.equals(plain.requests)
-
-
-def test_appended_prompts_are_input():
-    """100 requests of 10 declared tokens, with 5,000 appended each."""
-    turn = (Prefill(num_prompt_tokens=5000), Decode(num_tokens=3))
-    clients = [Planner(lambda visit: Served(then=turn)), big_engine()]
-    workload = Workload(
-        Synthetic(num_requests=100, prompt=FixedLength(tokens=10), output=FixedLength(tokens=2)),
-        ConstantArrivals(rate=0.01),
-        lambda row: (Plan(), Prefill(num_prompt_tokens=10), Decode(num_tokens=1)),
-    )
-    result = Simulation(clients=clients, workload=workload).run()
-    summary = result.summary
-    assert summary["total_input_tokens"] == 100 * 5010
-    assert summary["total_output_tokens"] == 100 * (2 + 4)
-    assert set(result.requests["num_prompt_tokens"]) == {5010}
-    tokens = 100 * (5010 + 6)
-    assert summary["total_token_throughput"] == pytest.approx(tokens / summary["duration"])
-
-
 def big_engine(**more: object) -> LlmClient:
     return llm_engine(
         "llm", scheduler=ChunkedScheduler(), predictor=TwoSpeeds(), num_gpu_blocks=10_000, **more
@@ -92,15 +67,6 @@ def test_an_api_asks_for_all_prompts():
     more = (Prefill(num_prompt_tokens=50),)
     result = run(grown(PASSAGES, then=more))
     assert api_cost(prices, result.recorder.requests.columns()).tolist() == [90.0]
-
-
-@pytest.mark.parametrize(("more", "num_tokens"), [(5, 7), (-1, 1)])
-def test_an_answer_gets_another_length(more, num_tokens):
-    """Of a declared answer of two tokens; one that is shorter is whole."""
-    result = run(grown(Longer(Decode, more)))
-    assert result.requests["num_output_tokens"].tolist() == [num_tokens]
-    assert result.summary["num_truncated"] == 0
-    assert result.summary["total_input_tokens"] == 10
 
 
 def test_an_appended_answer_that_context_cuts_is_truncated():
@@ -116,28 +82,6 @@ def two_turns(row: TraceRow) -> tuple[Stage, ...]:
     """A plan, and two turns; the second prompt repeats the first."""
     first, second = (Prefill(num_prompt_tokens=n) for n in (10, 16))
     return Plan(), first, Decode(num_tokens=1), second, Decode(num_tokens=1)
-
-
-@pytest.mark.parametrize(("every", "lengths"), [(False, [40, 16]), (True, [40, 46])])
-def test_passages_stay_in_later_prompts_where_the_outcome_says_so(every, lengths):
-    workload = Workload.from_lists([10], [2], [0.0], pipeline=two_turns)
-    clients = [Planner(grown(Longer(Prefill, 30, every=every))), engine()]
-    result = Simulation(clients=clients, workload=workload).run()
-    assert result.steps.query("num_chunks > 0")["num_prefill_tokens"].tolist() == lengths
-    assert result.summary["total_input_tokens"] == sum(lengths)
-
-
-def test_changes_add_up():
-    """Two retrievals in a row: the second one's client lengthens what the first one has."""
-    result = run(lambda visit: Served(changes=(PASSAGES, Longer(Prefill, -5), Longer(Decode, 2))))
-    assert result.requests[["num_prompt_tokens", "num_output_tokens"]].values.tolist() == [[35, 4]]
-
-
-def test_children_count_what_their_stages_say():
-    prompts = child(Prefill(num_prompt_tokens=7), Decode(num_tokens=2))
-    requests = run(lambda visit: Served(children=(prompts,))).requests.set_index("request_id")
-    assert requests.loc[-1, ["num_prompt_tokens", "num_output_tokens"]].tolist() == [7, 3]
-    assert requests.loc[0, "num_prompt_tokens"] == 10
 
 
 def test_what_children_find_lengthens_their_parent():
@@ -217,23 +161,6 @@ def test_another_attempt_begins_from_what_was_declared():
     row = result.requests.iloc[0]
     assert (row["status"], row["num_attempts"], row["num_prompt_tokens"]) == ("finished", 2, 13)
     assert result.summary["num_truncated"] == 0
-
-
-@pytest.mark.parametrize("at", [0.0625, 0.15625])
-def test_what_loss_has_computed_again_is_no_input(at):
-    """A client fails within the prompt, and in the answer: another one computes it again."""
-    workload = Workload.from_lists([10], [20], [0.0], pipeline=planned)
-    engines = [block_engine(None, name="a"), block_engine(None, name="b")]
-    result = Simulation(
-        clients=[Planner(grown(PASSAGES)), *engines],
-        workload=workload,
-        router=RoundRobinRouter(),
-        lifecycle=Lifecycle(failures=(Failures(clients=("a",), at=(at,), repair=1.0),)),
-    ).run()
-    computed = result.clients.set_index("client")["num_prefill_tokens"]
-    assert computed["b"] >= 40
-    assert result.summary["num_lost_visits"] == 1
-    assert result.requests[["num_prompt_tokens", "num_output_tokens"]].values.tolist() == [[40, 20]]
 
 
 def planned(row: TraceRow) -> tuple[Stage, ...]:

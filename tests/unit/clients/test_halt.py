@@ -11,7 +11,6 @@ from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
     MixedScheduler,
-    StaticScheduler,
 )
 from mist_sim.core.visit import Failure
 from mist_sim.environment import MOVE
@@ -92,90 +91,12 @@ def test_the_step_in_flight_is_lost(scheduler, halt, before, ahead):
     assert result.clients["busy"].item() == len(ends)
 
 
-@pytest.mark.parametrize(("halt", "before"), LOST_AT)
-def test_a_prompt_that_was_lost_is_computed_again_with_the_next_one(halt, before):
-    """Continuous batching: the new prompt goes first, and the decodes wait for it."""
-    result = served(halt)
-    start = 12.0 if before else 11.0
-    assert times(result) == [before + [start + k for k in range(5 - len(before))], [11.0, 12.0]]
-
-
-@pytest.mark.parametrize(("halt", "before"), LOST_AT)
-def test_a_static_batch_goes_on_where_it_was(halt, before):
-    result = served(halt, scheduler=StaticScheduler())
-    after = [11.0 + k for k in range(5 - len(before))]
-    second = [11.0, 12.0] if not before else [after[-1] + 1, after[-1] + 2]
-    assert times(result) == [before + after, second]
-
-
-def test_the_wait_is_a_gap():
-    summary = served(2.5).summary
-    assert summary["mean_itl_ms"] == pytest.approx(1e3 * (1 + 10 + 1 + 1 + 1) / 5)
-
-
 @pytest.mark.parametrize("num_ranks", [1, 2])
 @pytest.mark.parametrize("halt", [0.0, 4.0, 4.5, 9.5])
 def test_an_idle_engine_halts_without_a_trace(halt, num_ranks):
     """It is done at 2 s, or with two ranks at 4 s; at 0 s nobody has come yet."""
     more = {"predictor": ranks(num_ranks), "lengths": ((10, 2, 0.25), (10, 2, 10.0))}
     assert times(served(halt + 0.25 if halt else halt, **more)) == times(served(**more))
-
-
-def test_halting_twice_is_halting_once():
-    assert times(served(2.5, 3.0)) == times(served(2.5))
-    assert times(served(2.0, 2.0)) == times(served(2.0))
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_an_engine_that_was_just_woken_halts_before_it_plans(ahead):
-    """The first request wakes it at 10 s; both are computed when the second one comes."""
-    lengths = ((10, 2, 10.0), (10, 2, 20.0))
-    result = served(10.0, lengths=lengths, async_scheduling=ahead)
-    assert times(result) == [[21.0, 22.0], [21.0, 22.0]]
-
-
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_engines_with_several_lanes_halt_together(lockstep):
-    """One request each, which both lose the step in flight; one more starts those in lockstep.
-
-    Else there are two more, one for each engine.
-    """
-    lengths = [(10, 4, 0.0), (10, 4, 0.0), (10, 1, 10.0), (10, 1, 10.0)]
-    result = served(
-        2.5,
-        lengths=lengths[:3] if lockstep else lengths,
-        scheduler=MixedScheduler(),
-        data_parallel_size=2,
-        enable_expert_parallel=lockstep,
-    )
-    first, second, *others = times(result)
-    assert first == second == [1.0, 2.0, 11.0, 12.0]
-    assert all(other == [11.0] for other in others)
-
-
-@pytest.mark.parametrize(
-    ("halt", "before", "other"),
-    [
-        (0.5, [], []),
-        (2.0, [2.0], []),
-        (2.5, [2.0], []),
-        (3.0, [2.0], [3.0]),
-        (4.0, [2.0, 4.0], [3.0]),
-        (4.5, [2.0, 4.0], [3.0]),
-        (7.0, [2.0, 4.0, 6.0], [3.0, 5.0, 7.0]),
-    ],
-)
-def test_passes_under_way_are_lost(halt, before, other):
-    """Two lanes take turns on two ranks; the third request goes to the first lane, and starts it.
-
-    So does the fourth with the second one.
-    """
-    lengths = ((10, 4, 0.0), (10, 4, 0.0), (10, 1, 10.0), (10, 1, 10.0))
-    result = served(halt, lengths=lengths, predictor=ranks(2), scheduler=MixedScheduler())
-    first, second, third, fourth = times(result)
-    assert first == before + [12.0, 14.0, 16.0, 18.0][: 4 - len(before)]
-    assert second == other + [13.0, 15.0, 17.0, 19.0][: 4 - len(other)]
-    assert (third, fourth) == ([12.0], [13.0])
 
 
 def test_who_gave_up_during_lost_step_is_gone():

@@ -8,7 +8,7 @@ import pytest
 
 from mist_sim import llm_client
 from mist_sim.clients import LlmClient
-from mist_sim.clients.kv_cache import KvCacheConfig, SwapSpace
+from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, MixedScheduler
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError
@@ -17,7 +17,6 @@ from mist_sim.network import Link
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import engine, link
-from tests.reference.engines import assert_all_is_free
 
 
 def row(arrival: float, prompt: int, output: int, content: Content = ()) -> TraceRow:
@@ -89,90 +88,12 @@ def test_stages_are_listed_where_they_were_served():
     assert stages["finished_at"].tolist() == [0.125, 0.2578125]
 
 
-def test_blocks_at_source_are_free_when_move_ends():
-    """Two blocks are all that the prefill client has, so the second prompt waits for the move."""
-    result = served(
-        [row(0.0, 8, 2), row(0.01, 8, 2)], engine("prefill", num_gpu_blocks=2), engine("decode")
-    )
-    prefills = result.stages[result.stages["stage"] == "prefill"]
-    assert prefills["started_at"].tolist() == [0.0, 0.1640625]
-
-
-def test_without_room_at_the_destination_a_move_waits():
-    """Three blocks: the second move starts when the first answer is done, after three steps."""
-    result = served(
-        [row(0.0, 8, 4), row(0.0, 8, 2)], engine("prefill"), engine("decode", num_gpu_blocks=3)
-    )
-    assert result.transfers["start"].tolist() == [0.125, 0.2578125]
-    assert result.transfers["end"].tolist() == [0.1640625, 0.296875]
-    assert result.token_times(1).tolist() == [0.125, 0.328125]
-
-
 def test_a_prefix_that_destination_has_is_not_moved():
     """The second prompt begins with the two blocks of the first, which the decode client kept."""
     rows = [row(0.0, 8, 2, ((1, 8),)), row(1.0, 12, 2, ((1, 8), (2, 4)))]
     result = served(rows)
     assert result.transfers["num_tokens"].tolist() == [8, 4]
     assert result.requests["num_cached_tokens"].tolist() == [0, 8]
-
-
-def test_preempted_decode_is_computed_again_where_it_is():
-    """Both fit with 8 + 1 tokens in three blocks each; the seventh block is one too many."""
-    result = served(
-        [row(0.0, 8, 10), row(0.0, 8, 10)], engine("prefill"), engine("decode", num_gpu_blocks=7)
-    )
-    assert result.summary["num_preemptions"] > 0
-    assert result.requests["num_output_tokens"].tolist() == [10, 10]
-    assert all(len(result.token_times(k)) == 10 for k in (0, 1))
-
-
-def test_a_user_who_goes_away_while_entries_move_frees_both_sides():
-    """Gone at 0.15 s; the move ends at 0.1640625 s, and only then both have their blocks back.
-
-    So the prompt that waits for these, which the prefill client keeps until then, starts then.
-    """
-    rows = [row(0.0, 8, 4), row(9 / 64, 8, 1), row(1.0, 8, 1)]
-    clients = engine("prefill", num_gpu_blocks=2), engine("decode", num_gpu_blocks=3)
-    result = served(rows, *clients, time_limits=TimeLimits(timeout=0.15))
-    assert result.requests["status"].tolist() == ["timed_out", "finished", "finished"]
-    assert result.requests["finished_at"].tolist()[0] == 0.15
-    prefills = result.stages[result.stages["stage"] == "prefill"]
-    assert prefills["started_at"].tolist() == [0.0, 0.1640625, 1.0]
-    assert result.transfers["end"].tolist() == [0.1640625]
-    for client in clients:
-        assert_all_is_free(client)
-
-
-def test_room_for_the_first_step_is_kept():
-    """Four blocks: the first one needs a third of its own, which the second must not take."""
-    result = served(
-        [row(0.0, 8, 4), row(0.0, 7, 2)], engine("prefill"), engine("decode", num_gpu_blocks=4)
-    )
-    assert result.transfers["start"].tolist() == [0.125, 0.2578125]
-
-
-def test_who_was_handed_over_need_not_wait_for_swapped_ones_when_nobody_runs():
-    """Of seven blocks the first one has five, needs six to go on, and the second has two."""
-    scheduler = ContinuousScheduler(max_num_seqs=1, preemption="swap")
-    result = served(
-        [row(0.0, 8, 16), row(0.0, 8, 2)],
-        engine("prefill"),
-        engine("decode", scheduler, num_gpu_blocks=7, swap_space=SwapSpace(10, 0.0)),
-    )
-    assert result.requests["num_output_tokens"].tolist() == [16, 2]
-    assert result.requests["num_preemptions"].tolist() == [1, 0]
-    first, second = result.token_times(0), result.token_times(1)
-    assert first[12] + 1 / 32 == second[1] == first[13] - 1 / 32
-
-
-def test_the_block_that_the_first_token_fills_comes_although_it_is_there():
-    """The second one holds a block of the first, and none that has its last token."""
-    rows = [row(0.0, 8, 5, ((1, 8),)), row(0.125, 7, 2, ((1, 8),))]
-    result = served(rows, engine("prefill"), engine("decode", num_gpu_blocks=4))
-    moves = result.transfers
-    assert moves["num_tokens"].tolist() == [8, 3]
-    assert moves["start"].tolist() == [0.125, 0.2578125]
-    assert moves["end"].tolist() == [0.1640625, 0.28125]
 
 
 def test_an_answer_that_the_context_cuts_at_its_first_token_is_done():
@@ -182,16 +103,6 @@ def test_an_answer_that_the_context_cuts_at_its_first_token_is_done():
     assert result.requests["truncated"].tolist() == [True]
     assert result.requests["finished_at"].tolist() == [0.125]
     assert result.transfers.empty
-
-
-def test_an_idle_engine_that_plans_ahead_lends_released_blocks_at_once():
-    result = served(
-        [row(0.0, 8, 2), row(0.01, 8, 2)],
-        engine("prefill", num_gpu_blocks=2, async_scheduling=True),
-        engine("decode", async_scheduling=True),
-    )
-    prefills = result.stages[result.stages["stage"] == "prefill"]
-    assert prefills["started_at"].tolist() == [0.0, 0.1640625]
 
 
 def test_who_is_sent_again_begins_with_its_prompt():

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.clients.engine import stepped
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.core.request import Request
@@ -16,7 +15,6 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles import FakeView
 from tests.reference.engines import assert_all_is_free
-from tests.reference.run_lengths import records
 from tests.reference.scenarios import of_profile
 from tests.refusals import refused
 
@@ -249,20 +247,6 @@ def test_a_run_again_is_the_same_and_blocks_are_free_at_its_end(policy, changes)
         assert_all_is_free(client)
 
 
-@pytest.mark.parametrize("policy", sorted(HAND_OVER_POLICIES))
-@pytest.mark.parametrize(
-    "changes", [{}, {"transfer": "push"}, {"transfer": "push", "first_token": "decode"}]
-)
-def test_the_length_of_runs_changes_nothing(policy, changes, monkeypatch):
-    simulation = build(scenario(policy, rate=60))
-    simulation.hand_over = replace(simulation.hand_over, **changes)
-    long = records(simulation.run())
-    monkeypatch.setattr(stepped, "FAST_FORWARD", False)
-    single = records(simulation.run())
-    for name in ("left", "steps", "stages", "tokens"):  # energies of requests are sums over runs
-        assert single[name] == long[name]
-
-
 def test_entries_are_not_copied_to_where_they_are_while_others_take_answers():
     """Client 1 computed the prompt and takes answers now; a copy there would hold memory twice."""
     policy = FlippingPolicy(num_prefill=1)
@@ -285,37 +269,3 @@ class Kept:
     engine: int = 0
     num_tokens: int = 500
     num_bytes: float = 0.0
-
-
-@pytest.mark.parametrize("seed", [457135, 457205])
-def test_memory_that_was_taken_in_vain_is_free_in_the_order_of_steps(seed, monkeypatch):
-    """Users go away while entries come; the cache has the same blocks whatever runs are like."""
-    given = scenario("flowing", rate=10)
-    clients = [
-        {
-            "name": role[0],
-            "role": role,
-            "count": 2,
-            "gpu": "a100-sxm-80gb",
-            "scheduler": {"max_num_batched_tokens": 200, "max_num_seqs": 128},
-            "kv_cache": {"num_gpu_blocks_override": blocks},
-        }
-        for role, blocks in (("p_heavy", 600), ("d_heavy", 1200))
-    ]
-    changes = {
-        "model": "qwen2.5-14b",
-        "seed": seed,
-        "workload.lengths.num_requests": 60,
-        "workload.timeout": "4 s",
-        "clients": clients,
-        "network.bandwidth": "0.2 GB/s",
-        "hand_over.first_token": "decode",
-        "hand_over.policy.tpot": "60 ms",
-        "router": {"type": "length_aware", "ttft": "3 s"},
-    }
-    simulation = build(Scenario.from_dict(as_data(given), changes))
-    long = records(simulation.run())
-    monkeypatch.setattr(stepped, "FAST_FORWARD", False)
-    single = records(simulation.run())
-    for name in ("left", "stages", "tokens"):
-        assert single[name] == long[name]

@@ -99,24 +99,6 @@ def test_what_is_never_there_is_computed_in_no_more_time_than_without():
     assert result.clients["num_prefill_tokens"].tolist() == [0, 8]
 
 
-def test_those_who_wait_are_one_batch():
-    """The first one is alone. The others wait for it, and take one latency and all their bytes."""
-    rows = [row(0.0, 8, 1), row(0.25, 8, 1), row(0.5, 16, 1)]
-    result = served(rows, store(ALL), in_fours(), pipeline=template([KvRetrieval]))
-    first = 1 / 16 + 1
-    assert finished(result) == [first, first + 1 / 16 + 3, first + 1 / 16 + 3]
-    assert result.stages["started_at"].tolist() == [0.0, first, first]
-
-
-def test_a_batch_has_no_more_than_its_size():
-    rows = [row(0.0, 8, 1)] * 5
-    result = served(
-        rows, store(ALL, max_batch_size=2), in_fours(), pipeline=template([KvRetrieval])
-    )
-    two, one = 1 / 16 + 2, 1 / 16 + 1
-    assert finished(result) == [two, two, 2 * two, 2 * two, 2 * two + one]
-
-
 def test_measured_times_stand_in_for_the_model(tmp_path):
     """1,000 bytes take 1/8 s and 5,000 take 1/2 s: eight tokens, 2,000 bytes, lie between."""
     path = tmp_path / "reads.csv"
@@ -339,14 +321,6 @@ def test_bytes_from_another_rack_share_its_links():
     assert both == pytest.approx([shared, shared])
 
 
-def test_no_more_is_fetched_than_the_prompt_has():
-    """64 tokens are asked for, and the prompt has eight."""
-    pipeline = template([KvRetrieval(num_tokens=64), Prefill, Decode])
-    result = served([row(0.0, 8, 1)], store(ALL), in_fours(), pipeline=pipeline)
-    assert result.retrievals["num_tokens"].tolist() == [8.0]
-    assert finished(result) == [1 / 16 + 1 + PROMPT]
-
-
 def test_what_is_read_is_written_to_the_levels_in_front_alone():
     """The far level lost the beginning of a context, and reading its end does not bring it back."""
     levels = [storing(name="near"), storing(name="far", capacity_tokens=8)]
@@ -362,15 +336,6 @@ def test_what_is_read_is_written_to_the_levels_in_front_alone():
     assert contents.find(context, 8) == [8, 0]
     assert Contents([far], 1).find(other, 4) == [4]
     assert Contents([far], 1).find(context, 8) == [0]
-
-
-def test_a_shared_bandwidth_takes_the_expected_share_of_its_latency_and_bytes():
-    """Half of 1/4 s and of 8 tokens at two a second."""
-    level = StorageLevel(
-        name="rack", total_bandwidth=2 * TOKEN, latency=1 / 4, hit_rate=0.5, shared=True
-    )
-    result = served([row(0.0, 8, 1)], store(level), in_fours())
-    assert result.summary["mean_retrieval_ms"] == pytest.approx(1e3 * (1 / 4 + 4) / 2)
 
 
 def test_a_single_measured_read_is_scaled():

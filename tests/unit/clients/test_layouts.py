@@ -196,38 +196,6 @@ def test_a_change_to_same_layout_changes_no_time():
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_who_finds_no_room_is_computed_again():
-    """9 and 12 tokens have entries, 3 blocks each; there are 4 now.
-
-    The first goes on, its steps take 1.5 s. Then all 13 tokens of the second are computed, 4.25 s.
-    """
-    client = tp4()
-    change_at(client, 6.0, on_four_gpus(engine(WHOLE, 4), 4, 1).layout, 10.0)
-    result = run(client, [8, 12], [4, 3], [0.0, 0.0])
-    assert result.requests["num_preemptions"].tolist() == [0, 1]
-    assert result.token_times(0).tolist() == [5.0, 7.5, 19.0, 20.5]
-    assert result.token_times(1).tolist() == [7.5, 24.75, 26.25]
-
-
-def test_a_third_that_runs_waits_for_a_seat():
-    """Three run, and lanes have a seat each: the one that came last is computed again."""
-    client = tp4()
-    change_at(client, 6.0, replace(tp2_pp2(20).layout, shares=(1, 1)), 10.0)
-    result = run(client, [4, 4, 4], [9, 4, 9], [0.0, 0.0, 0.0])
-    assert result.requests["num_preemptions"].tolist() == [0, 0, 1]
-    assert result.steps["num_decodes"].max() == 3
-    assert result.steps.query("layout == 1")["num_decodes"].max() == 1
-
-
-def test_a_prompt_goes_on_where_it_was():
-    """Of 40 tokens 16 are computed; 24 are left, in two steps."""
-    client = tp4()
-    change_at(client, 1.0, on_four_gpus(engine(WHOLE, 20), 4, 1).layout, 0.0)
-    result = run(client, [40], [2], [0.0])
-    assert result.steps["num_prefill_tokens"].tolist() == [16, 16, 8, 0]
-    assert result.steps["layout"].tolist() == [0, 1, 1, 1]
-
-
 def test_what_a_lane_can_never_hold_is_rejected():
     """Lanes have 2 blocks: 10 tokens of the one that runs, or 12 that wait, are too many."""
     client = tp4()
@@ -243,25 +211,6 @@ def test_what_a_lane_can_never_hold_is_rejected():
 
 def sharing(predictor: Predictor | PipelinePredictor, num_gpu_blocks: int) -> LlmClient:
     return engine(predictor, num_gpu_blocks, enable_prefix_caching=True)
-
-
-@pytest.mark.parametrize("predictor", [WHOLE, HALVES])
-def test_blocks_of_the_same_content_are_there_once(predictor):
-    """Two requests share 8 tokens, 2 blocks; each has a block of its own behind them.
-
-    In a pipeline each lane has its own copy. What only the cache keeps is gone: the third request,
-    which comes when the others have left, finds what they entered since then.
-    """
-    client = sharing(WHOLE, 10)
-    change_at(client, 8.0, replace(sharing(predictor, 10).layout), 100.0)
-    used: list[int] = []
-    for time in (8.0, 20.0):
-        at(client, time, lambda: used.append(client.view.num_kv_blocks))
-    requests = [(0.0, 0), (0.0, 0), (0.0, 7), (300.0, 7), (310.0, 0)]
-    jobs = [Job(time, 9, 1 if own else 20, content=((own, 8),)) for time, own in requests]
-    result = mist.Simulation(clients=[client], workload=workload(jobs)).run()
-    assert used == [4, 4 if predictor is WHOLE else 6]
-    assert result.requests["num_cached_tokens"].tolist()[2:] == [0, 0, 8]
 
 
 def test_routers_hear_which_prefixes_are_gone():
@@ -363,15 +312,6 @@ def test_client_that_fails_comes_back_in_new_layout(fails):
     assert set(last["layout"]) == {1}
     assert last["start"].min() == fails + 5.0
     assert result.clients["num_gpus"].tolist() == [4]
-
-
-def test_users_give_up_while_nothing_runs():
-    client = tp4()
-    change_at(client, 6.0, tp2_pp2().layout, 10.0)
-    jobs = [Job(0.0, 8, 4, timeout=9.0), Job(0.0, 12, 3), Job(8.0, 4, 2, timeout=3.0)]
-    result = mist.Simulation(clients=[client], workload=workload(jobs)).run()
-    assert result.requests["status"].tolist() == ["timed_out", "finished", "timed_out"]
-    assert result.requests["finished_at"].tolist()[::2] == [9.0, 11.0]
 
 
 # --- on several nodes -----------------------------------------------------------------------------

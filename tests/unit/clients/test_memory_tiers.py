@@ -206,24 +206,6 @@ def prompt(time: float, num_tokens: int, **more: Any) -> Job:
 FORGOTTEN = [prompt(0.0, 41, content=LONG), prompt(5.0, 180)]  # the second one takes all memory
 
 
-def test_memory_that_blocks_come_into_stays_taken_when_the_sender_gives_up():
-    again, other = prompt(10.0, 41, content=LONG, timeout=20.0), prompt(40.0, 180)
-    requests = served(engine(), [*FORGOTTEN, again, other]).requests
-    assert requests["status"].tolist()[2:] == ["timed_out", "finished"]
-    assert requests["finished_at"].tolist()[2:] == [30.0, 10 + 10 * LOAD + STEP]
-
-
-def test_loaded_memory_is_free_as_soon_as_its_sender_gives_up():
-    """The blocks are there at 110 s, its sender gives up at 115 s, and at 130 s it had a seat."""
-    again = prompt(10.0, 41, content=LONG, timeout=105.0)
-    busy, next_one = Job(11.0, 1, 119), prompt(112.0, 180)
-    client = engine(scheduler=ChunkedScheduler(max_num_seqs=1))
-    requests = served(client, [*FORGOTTEN, again, busy, next_one]).requests
-    assert requests["status"].tolist()[2:] == ["timed_out", "finished", "finished"]
-    assert requests["finished_at"].tolist()[2:] == [115.0, 130.0, 131.0]
-    assert requests["wasted_input_tokens"].sum() == 0
-
-
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2}
 IN_STEP = {"cache_tiers": [CacheTier("cpu", 200, 0.0, LOAD, in_step=True)]}
 
@@ -240,14 +222,6 @@ def test_a_step_waits_for_its_loads_where_the_tier_says_so(more, gap):
     assert max(later - sooner for sooner, later in pairwise(times)) == gap
     (load,) = result.transfers.query("kind == 'load'").to_dict("records")
     assert (load["start"], load["end"], load["num_tokens"]) == (20.0, 20.0 + 10 * LOAD, 40)
-
-
-def test_two_requests_whose_blocks_a_step_loads_come_one_after_the_other():
-    """The second one finds what the first one loaded, and loads nothing."""
-    both = [prompt(20.0, 41, content=LONG), prompt(20.0, 41, content=LONG)]
-    result = served(engine(**IN_STEP), [*FORGOTTEN, *both])
-    assert result.requests["finished_at"].tolist()[2:] == [20.0 + 10 * LOAD + STEP] * 2
-    assert len(result.transfers.query("kind == 'load'")) == 1
 
 
 @pytest.mark.parametrize(
@@ -327,41 +301,6 @@ def test_what_waits_for_blocks_counts_as_waiting():
     assert requests["status"].tolist()[2:] == ["finished", "rejected"]
 
 
-def test_async_scheduling_lets_loaded_ones_in_step_later():
-    """Steps end at whole seconds while another one decodes; the last block comes at 110.5 s."""
-    jobs = [*FORGOTTEN, prompt(10.5, 41, content=LONG), Job(11.0, 1, 125)]
-    for ahead, end in ((False, 112.0), (True, 113.0)):
-        client = engine(async_scheduling=ahead)
-        assert served(client, jobs).requests["finished_at"][2] == end
-
-
-def test_async_scheduling_hears_of_a_load_without_time_in_the_next_plan():
-    """It is loaded for the step at 12 s, while the step at 13 s is planned."""
-    jobs = [*FORGOTTEN, Job(7.0, 1, 125), prompt(10.5, 41, content=LONG)]
-    tiers = [CacheTier("cpu", 200, 0.0, 0.0)]
-    for ahead, end in ((False, 13.0), (True, 14.0)):
-        client = engine(async_scheduling=ahead, cache_tiers=tiers)
-        assert served(client, jobs).requests["finished_at"][3] == end
-
-
-def test_lanes_of_pipeline_share_tier_and_its_link():
-    """Both lanes load ten blocks at 20 s; those of the second come behind those of the first."""
-    jobs = [prompt(0.0, 41, content=((k, 40),)) for k in (0, 1)]
-    jobs += [prompt(5.0, 180), prompt(5.0, 180)]
-    jobs += [prompt(20.0, 41, content=((k, 40),)) for k in (0, 1)]
-    loads = served(engine(num_lanes=2), jobs).transfers
-    assert loads["num_tokens"].tolist() == [40, 40]
-    assert loads["end"].tolist() == [20 + 10 * LOAD, 20 + 20 * LOAD]
-
-
-def test_engines_of_a_client_do_not_share_tier():
-    """While the first engine decodes, the second one gets what only the first has."""
-    jobs = [Job(0.0, 41, 60, content=LONG), prompt(5.0, 41, content=LONG)]
-    requests = served(engine(data_parallel_size=2), jobs).requests
-    assert requests["num_cached_tokens"].tolist() == [0, 0]
-    assert served(engine(), jobs).requests["num_cached_tokens"].tolist() == [0, 40]
-
-
 def test_host_memory_of_an_engine_is_read_over_its_own_links():
     model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
     config = KvCacheConfig(tiers=(MemoryTier(name="cpu", capacity=2**38),))
@@ -374,42 +313,6 @@ def test_host_memory_of_an_engine_is_read_over_its_own_links():
 # --- who is in which tier -----------------------------------------------------------------------
 
 
-def two_tiers(*writes_back: bool, sizes: tuple[int, int] = (20, 100)) -> LlmClient:
-    """An engine with a GPU of 45 blocks above two tiers, both with links of no time."""
-    kinds = zip(("near", "far"), sizes, writes_back, strict=True)
-    return engine(cache_tiers=[CacheTier(name, size, 0.0, 0.0, back) for name, size, back in kinds])
-
-
 def loaded(client: LlmClient, *jobs: Job) -> dict[str, int]:
     loads = served(client, list(jobs)).transfers
     return loads.groupby("source")["num_tokens"].sum().to_dict()
-
-
-def test_a_tier_that_writes_back_has_no_place_for_what_nobody_asks_for():
-    """All blocks of a prompt without content go to tiers that write through; others go for them."""
-    later = prompt(10.0, 41, content=LONG)
-    assert loaded(two_tiers(False, False), *FORGOTTEN, later) == {"far": 40}
-    assert loaded(two_tiers(True, True), *FORGOTTEN, later) == {"near": 40}
-
-
-def test_one_gives_up_to_the_next():
-    """Ten blocks of each of three prompts: the near tier has room for two of them."""
-    prompts = [prompt(float(k), 41, content=((k, 40),)) for k in range(3)]
-    rest, first = prompt(5.0, 180), prompt(10.0, 41, content=((0, 40),))
-    assert loaded(two_tiers(True, True), *prompts, rest, first) == {"far": 40}
-    small = two_tiers(True, True, sizes=(20, 1))  # which gets the first block last
-    assert loaded(small, *prompts, rest, first) == {"far": 4}
-
-
-def test_blocks_of_request_may_come_from_both_tiers():
-    """The near tier has given up the last five of the ten blocks of the first prompt."""
-    prompts = [prompt(float(k), 41, content=((k, 40),)) for k in range(2)]
-    rest, first = prompt(5.0, 180), prompt(10.0, 41, content=((0, 40),))
-    tiers = two_tiers(True, True, sizes=(15, 100))
-    assert loaded(tiers, *prompts, rest, first) == {"near": 20, "far": 20}
-
-
-def test_a_disk_can_write_through_below_memory_that_writes_back():
-    first, later = prompt(0.0, 41, content=LONG), prompt(10.0, 41, content=LONG)
-    rest = [prompt(2.0 + k, 180, content=((9 + k, 180),)) for k in range(2)]
-    assert loaded(two_tiers(True, False), first, *rest, later) == {"far": 40}

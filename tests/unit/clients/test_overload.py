@@ -15,7 +15,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
-from tests.reference.predictors import AffinePredictor, ConstantPredictor
+from tests.reference.predictors import ConstantPredictor
 from tests.refusals import refused
 
 
@@ -61,19 +61,6 @@ class GivenLimits(Workload):
             yield request
 
 
-class OneConversation(Workload):
-    """A workload whose requests begin with the same tokens, and have a deadline."""
-
-    def __init__(self, plain, ttft_deadline):
-        limits = TimeLimits(ttft_deadline=ttft_deadline)
-        super().__init__(plain.source, plain.arrivals, time_limits=limits)
-
-    def requests(self, streams):
-        for request in super().requests(streams):
-            request.content = ((7, 1_000),)
-            yield request
-
-
 def run(prompts, outputs, times=None, clients=None, each=None, retries=None, seed=0, **limits):
     arrivals = limits.pop("arrivals", None)
     pipeline = {"pipeline": limits.pop("pipeline")} if "pipeline" in limits else {}
@@ -115,17 +102,6 @@ def test_a_waiting_request_leaves_the_queue_at_once():
     assert ends(result) == [("finished", 9.0), ("timed_out", 2.5)]
     assert result.recorder.visits.columns()["finished_at"].tolist() == [2.5, 9.0]
     assert result.summary["wasted_input_tokens"] == 0
-
-
-def test_another_may_be_admitted_when_the_head_of_the_queue_gives_up():
-    """160 token slots: the second prompt does not fit beside the first, the third would."""
-    result = run(
-        [16, 150, 16],
-        [100, 2, 2],
-        clients=[engine(ContinuousScheduler(), 10)],
-        each=[None, {"timeout": 3.5}, None],
-    )
-    assert list(result.token_times(2)) == [5.0, 6.0]
 
 
 def test_a_prompt_in_pieces_is_given_up_with_what_was_computed_of_it():
@@ -344,43 +320,33 @@ def test_who_ends_how_and_when(name):
     assert set(result.requests.num_attempts) == {1}
 
 
-def test_patience_ends_between_two_attempts():
-    result = run([10], [9], timeout=2.5, patience=After(3.25), retries=ONCE_A_SECOND)
-    assert ends(result) == [("cancelled", 3.25)]
-    assert result.requests.reason[0] == "the user went away between two attempts"
-    assert result.summary["wasted_output_tokens"] == 3
-    assert len(result.token_times(0)) == 0
+GONE, BETWEEN = "the user went away", "the user went away between two attempts"
+LATE, LATE_TOKEN = (
+    "no answer within the timeout of 2.5 s",
+    "no first token within the ttft_timeout of 2.5 s",
+)
 
 
-def test_patience_covers_all_attempts():
-    result = run([10], [9], timeout=2.5, patience=After(4.25), retries=ONCE_A_SECOND)
-    assert ends(result) == [("cancelled", 4.25)]
-    assert result.requests.reason[0] == "the user went away"
-    assert result.requests.num_attempts[0] == 2
-
-
-def test_a_request_whose_time_out_and_patience_end_together_has_timed_out():
-    """The time-out tells the user's program first; nobody comes back to send the request again."""
-    once = run([10], [9], timeout=2.5, patience=After(2.5))
-    assert ends(once) == [("timed_out", 2.5)]
-    assert once.requests.reason[0] == "no answer within the timeout of 2.5 s"
-    with_retries = run([10], [9], timeout=2.5, patience=After(2.5), retries=ONCE_A_SECOND)
-    assert ends(with_retries) == [("cancelled", 2.5)]
-    assert with_retries.requests.num_attempts[0] == 1
-
-
-def test_a_first_token_that_is_late_when_patience_ends_has_timed_out_as_well():
-    """The same rule for each time-out: it tells the program, and only then the user goes away."""
-    limits = {"ttft_timeout": 2.5, "patience": After(2.5)}
-
-    def second(**more):
-        result = run([10, 10], [9, 9], clients=[one_by_one()], each=[None, limits], **more)
-        return ends(result)[1], result.requests.reason[1]
-
-    late = "no first token within the ttft_timeout of 2.5 s"
-    assert second() == (("timed_out", 2.5), late)
-    gone = "the user went away between two attempts"
-    assert second(retries=ONCE_A_SECOND) == (("cancelled", 2.5), gone)
+@pytest.mark.parametrize(
+    ("limit", "patience", "retries", "status", "reason", "num_attempts"),
+    [
+        ("timeout", 3.25, ONCE_A_SECOND, "cancelled", BETWEEN, 1),
+        ("timeout", 3.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),  # exactly at the resend
+        ("timeout", 3.75, ONCE_A_SECOND, "cancelled", GONE, 2),
+        ("timeout", 2.5, None, "timed_out", LATE, 1),  # the program is told first
+        ("timeout", 2.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),  # nobody comes to send again
+        ("ttft_timeout", 2.5, None, "timed_out", LATE_TOKEN, 1),
+        ("ttft_timeout", 2.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),
+    ],
+)
+def test_patience_covers_all_attempts(limit, patience, retries, status, reason, num_attempts):
+    """Of who waits behind an answer of nine seconds, for 2.5 s each time."""
+    limits = {limit: 2.5, "patience": After(patience)}
+    result = run([10, 10], [9, 9], clients=[one_by_one()], each=[None, limits], retries=retries)
+    second = result.requests.iloc[1]
+    assert (second.status, second.finished_at) == (status, patience)
+    assert (second.reason, second.num_attempts) == (reason, num_attempts)
+    assert result.summary["num_retries"] == num_attempts - 1
 
 
 def test_of_two_time_outs_that_end_together_the_first_token_is_named():
@@ -390,18 +356,6 @@ def test_of_two_time_outs_that_end_together_the_first_token_is_named():
         "no answer within the timeout of 2.5 s",
         "no first token within the ttft_timeout of 2.5 s",
     ]
-
-
-def test_a_user_who_goes_away_exactly_at_a_resend_does_not_send():
-    """Timed out at 2.5 s, to be sent again at 3.5 s, when the user's patience is over."""
-    result = run([10], [9], timeout=2.5, patience=After(3.5), retries=ONCE_A_SECOND)
-    assert ends(result) == [("cancelled", 3.5)]
-    assert result.requests.reason[0] == "the user went away between two attempts"
-    assert result.requests.num_attempts[0] == 1
-    assert result.summary["num_retries"] == 0
-    later = run([10], [9], timeout=2.5, patience=After(3.75), retries=ONCE_A_SECOND)
-    assert ends(later) == [("cancelled", 3.75)]
-    assert later.requests.num_attempts[0] == 2
 
 
 def test_a_user_of_a_closed_loop_who_went_away_between_two_attempts_goes_on_at_once():
@@ -457,75 +411,11 @@ def test_expired_requests_are_dropped_while_they_wait():
     assert "its first token was due while it waited" in result.requests.reason[1]
 
 
-def test_early_rejection_adds_up_the_prompts_ahead():
-    """Each prompt takes a second: of three that come together, the third is due too early."""
-    result = run([10] * 3, [5] * 3, clients=[engine(early_rejection=True)], ttft_deadline=2.0)
-    assert list(result.requests.status) == ["finished", "finished", "rejected"]
-    assert result.requests.finished_at[2] == 0.0
-
-
-def test_early_rejection_takes_what_prompts_share_as_cached():
-    """20 tokens take 2 s, 16 of which the second prompt shares: 2.4 s for both, else 4 s."""
-    per_token = AffinePredictor(0.0, 0.1, *[0.0] * 6)
-    workload = OneConversation(Workload.from_lists([20, 20], [1, 1], [0.0, 0.0]), 2.5)
-    for caches, fate in [(True, "finished"), (False, "rejected")]:
-        one = engine(early_rejection=True, rank=per_token, enable_prefix_caching=caches)
-        result = Simulation(clients=[one], workload=workload).run()
-        assert list(result.requests.status) == ["finished", fate]
-
-
-@pytest.mark.parametrize(
-    ("num_ranks", "num_engines", "deadline", "num_accepted"),
-    [
-        (1, 2, 2.0, 3),  # 1, 0.5 + 1 and 2 / 2 + 1 s, and not 3 / 2 + 1
-        (1, 3, 2.0, 4),
-        (2, 1, 4.5, 3),  # 1 + 0.5 + 1 s through the ranks, and 1 for each prompt ahead
-        (2, 2, 3.5, 3),
-    ],
-)
-def test_early_rejection_spreads_prompts_over_ranks_and_engines(
-    num_ranks, num_engines, deadline, num_accepted
-):
-    one = engine(num_ranks=num_ranks, num_engines=num_engines, early_rejection=True)
-    result = run([10] * 6, [1] * 6, clients=[one], ttft_deadline=deadline)
-    refused = 6 - num_accepted
-    expected = ["finished"] * num_accepted + ["rejected"] * refused
-    assert list(result.requests.status) == expected
-
-
 def test_deadlines_by_priority_order_the_queue():
     one = engine(ContinuousScheduler(max_num_seqs=1, order="earliest_deadline_first"))
     each = [{"ttft_deadline": seconds} if seconds else None for seconds in (9.0, None, 8.0, 3.0)]
     result = run([10] * 4, [1] * 4, clients=[one], each=each)
     assert list(result.requests.finished_at) == [3.0, 4.0, 2.0, 1.0]
-
-
-@pytest.mark.parametrize(("ahead", "first_token_at"), [(False, 3.0), (True, 4.0)])
-def test_planned_ahead_the_seat_of_who_gave_up_is_free_one_step_later(ahead, first_token_at):
-    """The first of two that run gives up in the second step, and the third waits for its seat."""
-    one = engine(ContinuousScheduler(max_num_seqs=2), async_scheduling=ahead)
-    result = run([10] * 3, [5, 9, 5], clients=[one], each=[{"timeout": 1.5}, None, None])
-    assert ends(result)[0] == ("timed_out", 1.5)
-    assert result.requests.first_token_at[2] == first_token_at
-
-
-@pytest.mark.parametrize(("timeout", "num_computed"), [(0.25, 10), (1.0, 20)])
-def test_planned_ahead_who_gives_up_is_computed_if_a_plan_knew_of_it(timeout, num_computed):
-    """The second comes at 0.5 s. The plan that is made at 1 s is for the step from 2 s on."""
-    one = engine(ChunkedScheduler(), async_scheduling=True)
-    result = run([10] * 2, [9] * 2, [0.0, 0.5], clients=[one], each=[None, {"timeout": timeout}])
-    assert ends(result)[1] == ("timed_out", 0.5 + timeout)
-    assert result.clients["num_prefill_tokens"].item() == num_computed
-
-
-def test_planned_ahead_a_full_queue_counts_who_no_plan_knows_yet():
-    one = engine(ContinuousScheduler(max_num_seqs=1), async_scheduling=True, max_num_waiting=1)
-    arrivals = [0.0, 0.25, 0.5, 3.25]  # who gave up leaves at 3 s
-    result = run(
-        [10] * 4, [9] * 4, arrivals, clients=[one], each=[None, {"timeout": 1.0}] + [None] * 2
-    )
-    assert ends(result)[1:3] == [("timed_out", 1.25), ("rejected", 0.5)]
-    assert list(result.requests.status[[0, 3]]) == ["finished", "finished"]
 
 
 # --- refused -------------------------------------------------------------------------------------

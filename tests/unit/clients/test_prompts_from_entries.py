@@ -110,46 +110,9 @@ def test_only_the_rest_of_the_prompt_is_computed():
     assert "num_hand_overs" not in result.summary
 
 
-def test_memory_for_entries_is_taken_before_they_come():
-    """Seven blocks: one of 20 tokens has five when entries of two are to come, and ends first.
-
-    It gets its first token at 5/8 s and its second and last one a step later, at 21/32 s. The
-    other one needs three blocks in all, though entries of two come, and finds no more than two.
-    """
-    client = in_fours(num_gpu_blocks=7)
-    result = served([row(0.0, 12, 2), row(0.0, 20, 2)], client, pipeline=only_the_first_retrieves)
-    done = 5 * PROMPT + STEP
-    assert result.transfers["start"].tolist() == [done]
-    assert result.requests["finished_at"].tolist() == [done + 5 / 128 + PROMPT + STEP, done]
-
-
 def only_the_first_retrieves(trace_row: TraceRow) -> tuple[Any, ...]:
     stages = after_retrieval(trace_row)
     return stages if trace_row.num_prompt_tokens == 12 else stages[1:]
-
-
-def test_steps_go_on_while_entries_come_and_blocks_are_held():
-    """A decode of another request runs on, and takes one of the four tokens of each step."""
-    client = in_fours()
-    rows = [row(0.0, 12, 2), row(0.0, 4, 20)]
-    result = served(rows, client, pipeline=lambda r: after_retrieval(r)[r.num_prompt_tokens == 4 :])
-    # entries come in the step that ends at 0.3125 s; the next two compute three tokens and one
-    others = [PROMPT + k * STEP for k in range(7)]
-    assert result.token_times(1).tolist()[:7] == others
-    assert others[-1] == 0.3125 > COME
-    assert result.token_times(0).tolist()[0] == 0.3125 + 2 * PROMPT
-
-
-def test_what_the_prefix_cache_has_does_not_move():
-    """An earlier prompt left four of the eight tokens: one block comes."""
-    rows = [row(0.0, 4, 1, ((5, 4),)), row(1.0, 12, 1, ((5, 12),))]
-    result = served(
-        rows, in_fours(), pipeline=lambda r: after_retrieval(r)[r.num_prompt_tokens == 4 :]
-    )
-    assert result.transfers["num_tokens"].tolist() == [4]
-    assert result.transfers["end"].tolist() == [1 + FOUND + 1 / 64 + 1 / 128]
-    assert result.requests["num_cached_tokens"].tolist() == [0, 4]
-    assert result.requests["finished_at"][1] == 1 + FOUND + 1 / 64 + 1 / 128 + PROMPT
 
 
 def test_where_the_prefix_cache_has_all_of_it_nothing_moves():

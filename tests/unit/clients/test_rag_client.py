@@ -18,7 +18,6 @@ from mist_sim import (
 from mist_sim.clients.rag import Query
 from mist_sim.core.result_warnings import CUT_TEXTS
 from mist_sim.hardware import load_gpu
-from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.scenario.build import build
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.stages import Decode, Prefill, Rag
@@ -140,18 +139,6 @@ def test_texts_longer_than_a_model_reads_are_told():
     number, (text,) = told(law, count=2)
     assert 0 < int(text.split()[0].replace(",", "")) < number
     assert f" of {number:,} texts" in text
-
-
-def test_two_retrievals_are_two_visits():
-    """The second one finds more for the same prompt, in a batch of its own."""
-    stages = (Rag(num_query_tokens=5), Rag(num_query_tokens=5), Prefill(num_prompt_tokens=5))
-    workload = Workload.from_lists([5], [1], [0.0], pipeline=lambda _: stages)
-    result = Simulation(clients=[by_hand(), engine(None, name="llm")], workload=workload).run()
-    rows = result.stages[result.stages["stage"] == "rag"].sort_values("started_at")
-    seconds = rows.finished_at - rows.started_at
-    assert len(rows) == 2
-    assert seconds.nunique() == 1
-    assert result.requests["num_prompt_tokens"].tolist() == [5 + 2 * 20]
 
 
 def test_a_query_without_a_length_is_the_prompt():
@@ -351,26 +338,6 @@ def test_the_schema_has_the_type_and_its_options():
 def test_it_passes_the_checks_of_clients():
     check_client(by_hand)
     check_client(lambda: by_hand(max_batch_size=3, max_wait=0.5))
-
-
-def test_it_fails_and_another_one_serves_what_was_lost():
-    clients = [
-        by_hand(),
-        RagClient(
-            "more", passage_tokens=10, index=FlatIndex(num_vectors=9, dimensions=4), search=Search()
-        ),
-    ]
-    workload = Workload.from_lists(
-        [5] * 8, [1] * 8, [0.0] * 8, pipeline=lambda _: (Rag(), Prefill(num_prompt_tokens=5))
-    )
-    fails = Failures(clients=("docs",), at=(1.0,), repair=100.0)
-    result = Simulation(
-        clients=[*clients, engine(None, name="llm")],
-        workload=workload,
-        lifecycle=Lifecycle(failures=(fails,)),
-    ).run()
-    assert (result.requests["status"] == "finished").all()
-    assert result.summary["num_lost_visits"] == 4
 
 
 def test_its_gpus_work_draw_and_cost():

@@ -158,20 +158,6 @@ def test_entries_come_back_while_prompts_are_computed_and_leave_them_their_block
 # --- under a limit on TTFT ----------------------------------------------------------------------
 
 
-def test_prompts_that_are_due_do_not_wait_for_the_buffer_to_empty():
-    """40 answers take turns on the GPUs; a prompt that comes has its token near half the limit."""
-    limit, found = 0.2, {}
-    for policy in ("transition_minimising", "ttft_bound"):
-        bound = {"ttft_limit": limit} if policy == "ttft_bound" else {}
-        engine = client(1e-6, policy=policy, num_gpu_blocks=400, **bound)
-        lengths = [PROMPT] * (NUM + 1), [200] * NUM + [2], [0.0] * NUM + [0.1]
-        result = mist.Simulation(clients=[engine], workload=Workload.from_lists(*lengths)).run()
-        found[policy] = result.requests["ttft"].iloc[-1]
-        assert result.requests["num_output_tokens"].tolist() == lengths[1]
-    assert 0.5 * limit <= found["ttft_bound"] < 0.6 * limit
-    assert found["transition_minimising"] > limit
-
-
 def test_hysteresis_saves_transitions():
     """Prompts that come one by one go together when the lower threshold is far below the upper."""
     numbers = []
@@ -186,55 +172,6 @@ def test_hysteresis_saves_transitions():
         assert (result.requests["status"] == "finished").all()
         assert result.requests["ttft"].max() < 0.1
     assert numbers[0] > 3 * numbers[1]
-
-
-# --- what becomes of answers that run -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("running", ["out", "drain", "pause"])
-def test_answers_that_run_when_the_buffer_is_empty(running):
-    engine = resharding_engine(
-        PLAIN,
-        PLAIN,
-        num_host_blocks=400,
-        host_bandwidth=1e300,
-        options={"tensor_parallel_size": 2, "running": running},
-        scheduler=SCHEDULER,
-        num_gpu_blocks=200,
-        block_size=4,
-        enable_prefix_caching=False,
-        kv_block_bytes=BLOCK_BYTES,
-    )
-    outputs = [5 + 20 * (n % 5) for n in range(NUM)]
-    workload = Workload.from_lists([PROMPT] * NUM, outputs, [0.0] * NUM)
-    result = mist.Simulation(clients=[engine], workload=workload).run()
-    assert result.requests["num_output_tokens"].tolist() == outputs
-    decodes = result.steps.query("num_decodes > 0")
-    lowest = decodes.groupby("layout")["num_decodes"].min()
-    if running == "drain":
-        assert (lowest[:-1] == 1).all()
-    else:
-        assert (lowest[:-1] > 1).any()
-
-
-def test_an_answer_that_outgrew_buffer_is_computed_alone():
-    """32 tokens in a buffer of 17, whose answers give way to one another in memory for 40."""
-    engine = resharding_engine(
-        PLAIN,
-        PLAIN,
-        num_host_blocks=17,
-        host_bandwidth=1e300,
-        options={"tensor_parallel_size": 2, "running": "drain"},
-        scheduler=ContinuousScheduler(max_num_seqs=4),
-        num_gpu_blocks=40,
-        block_size=1,
-        enable_prefix_caching=False,
-        kv_block_bytes=BLOCK_BYTES,
-    )
-    workload = Workload.from_lists([8] * 6, [24] * 6, [0.0] * 6)
-    result = mist.Simulation(clients=[engine], workload=workload).run()
-    assert (result.requests["status"] == "finished").all()
-    assert result.requests["num_preemptions"].max() == 2
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -363,18 +300,6 @@ def test_a_timeline_shows_transitions_and_copies(tmp_path):
 
 
 # --- progress -----------------------------------------------------------------------------------
-
-
-def test_answers_go_on_under_limit_far_below_transition():
-    """A prompt is due whenever a transition to the answers ends, which takes a second."""
-    engine = client(1e-6, weights=BLOCK_BYTES / 1e-6, policy="ttft_bound", ttft_limit=1e-6)
-    times = [0.5 * n for n in range(NUM)]
-    workload = Workload.from_lists([PROMPT] * NUM, [OUTPUT] * NUM, times)
-    result = mist.Simulation(clients=[engine], workload=workload).run()
-    with_decodes = set(result.steps.query("num_decodes > 0")["layout"])
-    assert with_decodes == set(range(2, len(engine.layouts), 2))  # those of prompts are odd
-    assert (result.requests["status"] == "finished").all()
-    assert result.requests["finished_at"].iloc[0] < times[-1]
 
 
 def test_answer_that_outgrows_lanes_for_answers_is_refused():

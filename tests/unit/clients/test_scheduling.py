@@ -174,97 +174,8 @@ def test_priority_decides_who_gives_memory_up():
 
 # --- who takes blocks when (vLLM v1) -------------------------------------------------------------
 
-IN_PIECES = {"max_num_seqs": 2, "max_num_batched_tokens": 20, "long_prefill_token_threshold": 10}
-
-
-def test_prompts_take_blocks_piece_by_piece_and_nothing_is_kept_for_the_rest():
-    """Six blocks of ten are asked for twice: both come in, and the sixth piece has no room."""
-    memory = {"num_gpu_blocks": 10, "block_size": 10, "enable_prefix_caching": False}
-    result = run(ChunkedScheduler(**IN_PIECES), [60, 60], [1, 1], [0.0, 0.0], **memory)
-    assert list(result.requests.num_preemptions) == [0, 1]
-    assert tokens(result) == [[6.0], [12.0]]
-
-
-@pytest.mark.parametrize(("whole", "preemptions"), [(True, 0), (False, 2)])
-def test_a_prompt_is_admitted_when_all_of_it_fits_or_its_first_piece(whole, preemptions):
-    """Seven blocks of ten are held until 15 s, and the second prompt needs six."""
-    scheduler = ChunkedScheduler(**IN_PIECES, scheduler_reserve_full_isl=whole)
-    memory = {"num_gpu_blocks": 10, "block_size": 10, "enable_prefix_caching": False}
-    result = run(scheduler, [60, 60], [10, 1], [0.0, 6.5], **memory)
-    assert tokens(result)[1] == [21.0]
-    assert list(result.requests.num_preemptions) == [0, preemptions]
-
-
-def test_decodes_evict_before_those_who_wait_look_their_prefix_up():
-    """At 5 s the first request takes the second of two cached blocks, and then a prompt comes."""
-    content = {1: ((7, 8),), 3: ((7, 8),)}
-    result = run(
-        ChunkedScheduler(),
-        [8, 8, 8, 12],
-        [20, 1, 3, 1],
-        [0.0, 0.0, 0.0, 4.5],
-        num_gpu_blocks=8,
-        block_size=4,
-        contents=content,
-    )
-    assert list(result.requests.num_cached_tokens) == [0, 0, 0, 4]
-
-
-@pytest.mark.parametrize(
-    ("goes_on", "third_at"), [(False, [3.0, 4.0, 5.0, 7.0, 8.0]), (True, [3.0, 4.0, 5.0, 6.0, 7.0])]
-)
-def test_decodes_sit_a_step_out_behind_one_that_preempts_itself(goes_on, third_at):
-    """Nine blocks are full at 5 s, when the second needs one and has the least urgent priority.
-
-    vLLM 0.33 lets those behind it have their turn.
-    """
-    jobs = ([5, 8, 9], [30, 20, 20], [0.0, 0.0, 1.5])
-    scheduler = ChunkedScheduler(order="priority")
-    sizes = {"num_gpu_blocks": 9, "block_size": 4}
-    result = run(scheduler, *jobs, [0, 1, 0], **sizes, pass_goes_on=goes_on)
-    first, second, third = tokens(result)
-    assert first[:8] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert third[:5] == third_at
-    assert second[:5] == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert list(result.requests.num_preemptions) == [0, 2, 1]
-
-
-@pytest.mark.parametrize(("second_at", "num_preemptions"), [(0.0, [1, 0]), (0.5, [0, 1])])
-def test_of_those_that_came_at_one_time_the_first_to_run_gives_way(second_at, num_preemptions):
-    """Two of 8 + 40 tokens and room for 60, equally urgent; else the later one (vLLM)."""
-    jobs, sizes = ([8, 8], [40, 40], [0.0, second_at]), {"num_gpu_blocks": 15, "block_size": 4}
-    result = run(ChunkedScheduler(order="priority"), *jobs, **sizes)
-    assert list(result.requests.num_preemptions) == num_preemptions
-
 
 EAGLE = SpeculativeConfig(method="eagle", num_speculative_tokens=1, acceptance_rate=0.5)
-
-
-@pytest.mark.parametrize(
-    ("ahead", "first", "num_alike", "at", "num_cached"),
-    [
-        (False, 16, 12, 4.0, 8),
-        (True, 16, 12, 4.0, 8),
-        (False, 16, 13, 4.0, 8),
-        (True, 16, 13, 4.0, 12),
-        (True, 8, 13, 0.0, 4),  # behind a prompt that ends with a block a token comes at 1 s
-        (True, 8, 13, 0.5, 8),
-    ],
-)
-def test_with_layer_that_drafts_token_behind_block_counts(ahead, first, num_alike, at, num_cached):
-    """The first tokens of two prompts are alike, in blocks of 4 (vLLM 0.24 and 0.33)."""
-    alike = {0: ((1, num_alike), (2, 4)), 1: ((1, num_alike), (3, 3))}
-    result = run(
-        ChunkedScheduler(),
-        [first, 16],
-        [9, 1],
-        [0.0, at],
-        block_size=4,
-        hashes_ahead=ahead,
-        contents=alike,
-        speculative_config=EAGLE,
-    )
-    assert list(result.requests.num_cached_tokens) == [0, num_cached]
 
 
 WITHOUT_STATIC = pytest.mark.parametrize(
@@ -278,75 +189,6 @@ def test_decodes_that_stay_go_on_in_one_run(kind):
     result = run(kind(), [8, 8], [40, 40], [0.0, 0.0], num_gpu_blocks=15, block_size=4)
     assert list(result.requests.num_preemptions) == [0, 1]
     assert len(result.steps) == 5
-
-
-@WITHOUT_STATIC
-def test_who_fits_joins_step_after_another_gave_way(kind):
-    """As above, with a short prompt that comes just before the memory is full at 21 s."""
-    jobs = ([8, 8, 4], [40, 40, 2], [0.0, 0.0, 20.5])
-    sizes = {"num_gpu_blocks": 15, "block_size": 4}
-    shortest = run(kind(order="shortest_prompt_first"), *jobs, **sizes)
-    assert list(shortest.requests.num_preemptions) == [0, 1, 0]
-    assert tokens(shortest)[2][0] == 23.0
-    assert tokens(run(kind(), *jobs, **sizes))[2][0] > 40.0  # behind the one that gave way
-
-
-def test_what_a_finished_request_leaves_lets_in_who_gave_way():
-    """With plans made ahead its two blocks are lent a step later.
-
-    At 3 s it is gone, and four decodes need a block each: two requests give way, and the shorter
-    one comes back in the next step.
-    """
-    result = run(
-        ChunkedScheduler(order="shortest_prompt_first"),
-        [6, 6, 6, 6, 9, 2, 8],
-        [6, 6, 6, 6, 9, 2, 1],
-        [0.0] * 5 + [0.5] * 2,
-        num_gpu_blocks=14,
-        block_size=4,
-        async_scheduling=True,
-    )
-    assert list(result.requests.num_preemptions) == [0, 0, 0, 0, 1, 1, 0]
-    assert tokens(result)[5] == [3.0, 5.0]
-
-
-# A request of 7 and 3 tokens needs a third block in the step after the one with which another of 3
-# and 2 tokens ends, which has the only other block.
-NO_BLOCK_LEFT = {"num_gpu_blocks": 3, "block_size": 4}
-
-
-@pytest.mark.parametrize(("ahead", "num_preemptions"), [(False, 0), (True, 1)])
-def test_decodes_cannot_grow_into_what_the_step_in_flight_frees(ahead, num_preemptions):
-    jobs = [3, 7], [2, 3], [0.0, 0.0]
-    result = run(ChunkedScheduler(), *jobs, async_scheduling=ahead, **NO_BLOCK_LEFT)
-    assert list(result.requests.num_preemptions) == [0, num_preemptions]
-    assert tokens(result) == [[1.0, 2.0], [1.0, 2.0, 3.0]]
-
-
-def test_who_ends_with_the_step_in_flight_may_give_way():
-    """It is the last that runs; it has its tokens, so it is not counted as preempted."""
-    jobs = [7, 3], [3, 2], [0.0, 0.0]
-    result = run(ChunkedScheduler(), *jobs, async_scheduling=True, **NO_BLOCK_LEFT)
-    assert list(result.requests.num_preemptions) == [0, 0]
-    assert tokens(result) == [[1.0, 2.0, 3.0], [1.0, 2.0]]
-    assert len(result.recorder.step_ends[0]) == 3
-
-
-def test_a_block_that_the_step_in_flight_fills_is_not_cached_when_its_request_gives_way():
-    """Of its 8 tokens 4 are found again, and 5 of 9 computed."""
-    jobs = [3, 7], [2, 3], [0.0, 0.0]
-    options = NO_BLOCK_LEFT | {"enable_prefix_caching": True}
-    result = run(ChunkedScheduler(), *jobs, async_scheduling=True, **options)
-    assert result.clients["num_prefill_tokens"].item() == 3 + 7 + 5
-
-
-def test_who_follows_one_that_gave_way_after_its_end_misses_a_turn():
-    """The first, least urgent, ends at 4 s and gives way to the second; the third sits 5 s out."""
-    result = run(
-        ChunkedScheduler(order="priority"), [3, 7, 1], [4, 3, 4], [0.0, 0.5, 0.5],
-        priorities=[2, 0, 0], async_scheduling=True, num_gpu_blocks=5, block_size=4,
-    )  # fmt: skip
-    assert tokens(result) == [[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0], [3.0, 4.0, 6.0, 7.0]]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -437,16 +279,6 @@ def test_step_overhead_adds_up_or_hides_behind_kernels():
     ]  # fmt: skip
 
 
-def test_a_step_that_was_not_planned_ahead_hides_no_host_time():
-    """The second request comes when nothing runs, the third one while its step does."""
-    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
-    result = run(
-        ChunkedScheduler(), [10] * 3, [3] * 3, [0.0, 8.0, 8.5], predictor=predictor,
-        async_scheduling=True,
-    )  # fmt: skip
-    assert tokens(result) == [[1.25, 2.25, 3.25], [9.25, 10.25, 11.25], [11.25, 12.25, 13.25]]
-
-
 def test_host_time_that_nothing_hides_comes_on_top():
     """Kernels of 1 s, a host of 0.25 s, exposed 0.5 s and 0.125 s a sequence; two sequences."""
     overhead = EngineOverhead(step=0.25, exposed_step=0.5, exposed_sequence=0.125)
@@ -476,13 +308,6 @@ def test_host_below_kernels_shows_in_first_step_alone():
         for step in (0.75, 0.0)
     )
     assert tokens(hidden) == [[time + 0.75 for time in times] for times in tokens(bare)]
-
-
-def test_a_long_run_after_pause_pays_host_once():
-    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
-    scheduler = ChunkedScheduler(max_num_batched_tokens=16, max_num_seqs=4)
-    result = run(scheduler, [64], [2], [1.0], predictor=predictor, async_scheduling=True)
-    assert tokens(result) == [[5.25, 6.25]]
 
 
 def test_every_sequence_of_a_step_adds_its_share():

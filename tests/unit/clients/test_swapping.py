@@ -92,39 +92,6 @@ def test_without_room_in_host_memory_all_is_computed_again():
     assert result.clients["num_prefill_tokens"].item() == 16 + 13
 
 
-def test_nobody_is_admitted_before_the_swapped_are_back():
-    """The third one would fit at 6 s; it starts with the step in which the second goes on."""
-    result = served(engine(), FIRST, SECOND, Job(5.5, 4, 1))
-    assert result.requests["finished_at"][2] == result.token_times(1)[5] == 10 + 6 * COPY
-
-
-def test_every_rank_of_a_pipeline_copies_its_part():
-    """Two lanes of the same: a pass takes 2 s, and the copies twice their time."""
-    plain, slow = (
-        served(engine(2, swap_space=SwapSpace(12, seconds)), FIRST, FIRST, SECOND, SECOND)
-        for seconds in (0.0, COPY)
-    )
-    assert len(plain.transfers) == len(slow.transfers) == 4
-    longer = slow.requests["finished_at"].max() - plain.requests["finished_at"].max()
-    assert longer >= 2 * 6 * COPY
-
-
-def test_who_is_swapped_out_can_give_up():
-    result = served(engine(), FIRST, Job(0.0, 8, 9, timeout=7.0), Job(6.5, 4, 1))
-    assert result.requests["status"].tolist() == ["finished", "timed_out", "finished"]
-    assert result.requests["finished_at"][1] == 7.0
-    assert result.requests["finished_at"][2] == 8 + 3 * COPY
-    assert result.transfers["kind"].tolist() == ["swap_out"]
-
-
-def test_swapped_blocks_are_in_the_cache_again_when_they_are_back():
-    content = ((3, 17),)
-    jobs = [FIRST, Job(0.0, 8, 9, content=content), Job(20.0, 17, 1, content=content)]
-    assert served(engine(enable_prefix_caching=True), *jobs).requests[
-        "num_cached_tokens"
-    ].tolist() == [0, 0, 16]
-
-
 def test_the_size_of_the_swap_space():
     """4 GiB a GPU hold 2,048 blocks of 2 MiB; each comes over all links at once."""
     model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
@@ -227,31 +194,6 @@ def test_steps_go_on_while_blocks_are_copied():
     by_start = result.steps.set_index("start")
     assert by_start["num_decodes"][5.0] == 1
     assert by_start["num_used_blocks"][[5.0, 6.0]].tolist() == [9, 7]
-
-
-def test_copies_between_steps_hold_up_all_of_them():
-    """The same without: the first request ends 3/8 s later, the third a copy back and forth."""
-    result = served(engine(num_gpu_blocks=9), SHORT, FIRST, SECOND)
-    assert result.requests["finished_at"].tolist() == [6.375, 9.75, 10.75]
-
-
-def test_nothing_is_computed_until_there_is_a_block():
-    """Both of eight tokens in six blocks: nobody has one from 5 s on, until three are copied."""
-    result = served(overlapping(num_gpu_blocks=6), FIRST, SECOND)
-    assert result.requests["finished_at"].tolist() == [9 + 3 * COPY, 13 + 6 * COPY]
-    assert result.transfers["start"].tolist() == [5.0, 9 + 3 * COPY]
-
-
-def test_copies_follow_one_another_each_way():
-    """Of five in 15 blocks two give way at once, at 5 s: three blocks are not enough for four."""
-    client = overlapping(num_gpu_blocks=15)
-    result = served(client, *[FIRST] * 5)
-    out = result.transfers[result.transfers["kind"] == "swap_out"]
-    assert out["start"].tolist() == [5.0, 5.0]
-    assert out["end"].tolist() == [5 + 3 * COPY, 5 + 6 * COPY]
-    back = result.transfers[result.transfers["kind"] == "swap_in"]
-    assert (back["end"] - back["start"]).tolist() == [3 * COPY, 6 * COPY]
-    assert_all_is_free(client)
 
 
 @pytest.mark.parametrize("timeout", [5.25, 5.5, 6.25, 6.5, 8.5])

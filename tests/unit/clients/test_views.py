@@ -1,13 +1,11 @@
 """What routers see of clients: counts, KV memory and prefixes, between the ends of runs too."""
 
 from dataclasses import dataclass, field
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from mist_sim import ChunkedScheduler, Simulation, Workload
-from mist_sim.clients.engine import stepped
 from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
@@ -67,16 +65,6 @@ def probes(times, content) -> list[Job]:
     return [Job(time, 161, 1, content=content) for time in times]
 
 
-@pytest.fixture(params=["in runs", "step by step"])
-def run_lengths(request):
-    """Compute steps ahead as always, or none."""
-    if request.param == "in runs":
-        yield
-        return
-    with patch.object(stepped, "FAST_FORWARD", False):
-        yield
-
-
 def prefix(view, request):
     return view.prefix_tokens(request)
 
@@ -84,14 +72,12 @@ def prefix(view, request):
 by_index = object()  # the same, as candidates find it
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_a_chunk_is_found_from_the_start_of_its_step_on():
     times = [0.5, 1.0, 1.5, 2.0, 9.5, 10.5]
     jobs = [Job(0.0, 160, 5, content=((7, 160),)), *probes(times, ((7, 160),))]
     assert spied(jobs, prefix) == [0, 16, 16, 32, 32, 160, 160]
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_blocks_that_decodes_took_are_found_no_more():
     """Of 22 blocks 20 keep a prompt; a decode takes one of them for its 9th, 13th, ... token.
 
@@ -114,7 +100,6 @@ def test_of_several_engines_the_next_one_counts():
     assert spied(jobs, prefix, data_parallel_size=2) == [0, 0, 32, 80]
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_blocks_are_there_when_a_step_starts_and_tokens_when_it_ends():
     """A prompt of 30 tokens takes 2 steps; then a decode has one token more each second."""
     times = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 8.5]
@@ -127,14 +112,12 @@ def test_blocks_are_there_when_a_step_starts_and_tokens_when_it_ends():
     assert spied(jobs, memory) == held
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_chunks_of_prompt_hold_tokens_step_by_step():
     jobs = [Job(0.0, 160, 5), *probes([0.5, 1.0, 1.5, 2.0, 9.5, 10.5], ())]
     held = spied(jobs, lambda view, _: view.num_kv_tokens)
     assert held == [0, 0, 16, 16, 32, 144, 160]
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_index_knows_what_run_enters_before_its_end():
     content = ((7, 16), (8, 144))
     jobs = [Job(0.0, 160, 5, content=content), *probes([0.5, 1.5, 9.5], content)]
@@ -240,7 +223,6 @@ def test_unbounded_rate_counts_full_blocks_of_all_clients():
     assert summary["prefix_cache_hit_rate_unbounded"] == 80 / (2 * 83)
 
 
-@pytest.mark.usefixtures("run_lengths")
 def test_tokens_remaining_are_what_ended_answers_let_expect():
     """An answer of 5 tokens has ended; the next one, whose first is there at 11 s, has 9."""
     jobs = [Job(0.0, 10, 5), Job(10.0, 12, 9), *probes([12.5, 17.5], ())]

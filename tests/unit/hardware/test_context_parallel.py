@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Simulation, Workload
-from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.context_parallel import _with_exchange
 from mist_sim.models import load_model
-from tests.effort import examples
+from mist_sim.testing import check_predictor
 from tests.refusals import refused
 
 NAME = "decode_context_parallel_size"
@@ -96,21 +93,9 @@ def test_prompts_gather_the_latents_of_their_contexts():
     assert found == 61 * gather(5096 * 576 * 2)
 
 
-@examples(60)
-@given(
-    model=st.sampled_from([LATENT, GROUPED]),
-    chunks=st.lists(st.tuples(st.integers(1, 600), st.integers(0, 9000)), max_size=2),
-    decodes=st.integers(0, 40),
-    num_steps=st.integers(1, 9),
-)
-def test_runs_are_single_steps_to_the_bit(model, chunks, decodes, num_steps):
-    parts = predictor(model, 2)
-    batch = StepBatch(tuple(chunks), decodes, 900 * decodes)
-    if not chunks and not decodes:
-        return
-    growth = StepGrowth(decodes)
-    singly = [parts.step_time(grown(batch, growth, number)) for number in range(num_steps)]
-    assert np.array_equal(parts.run(batch, growth, num_steps), singly)
+@pytest.mark.parametrize("model", [LATENT, GROUPED])
+def test_runs_are_single_steps_to_the_bit(model):
+    check_predictor(lambda: predictor(model, 2))
 
 
 def test_results_have_no_error_bar():

@@ -82,11 +82,6 @@ def test_the_step_in_flight_is_lost_and_the_rest_is_served_again():
     assert client.idle_shares == near(1 - 4 / 12, 1 - 4 * 0.5 / 12)
 
 
-def test_a_step_that_ends_with_the_failure_counts():
-    result = run(fails(5.0, repair=1.0), [bundle()])
-    assert result.token_times(0) == near(1, 3, 5, 6, 8, 10)
-
-
 def test_energy_counts_no_lost_step():
     """Busy are four steps, as if there had been no failure; away, workers draw nothing."""
     clients = [bundle(gpu="h100-sxm")]
@@ -98,23 +93,6 @@ def test_energy_counts_no_lost_step():
         result.recorder, [None, machine], mist.metrics.spending.PowerOptions()
     )
     assert ledger.energy(1).idle == pytest.approx((3 * (ledger.end - 1.5) - busy) * 126.0)
-
-
-def test_the_last_step_of_answer_is_lost_too():
-    """Its end was known, and who is in it had left the slots already."""
-    result = run(fails(10.5, repair=0.5), [bundle()])
-    assert result.token_times(0) == near(1, 3, 5, 7, 9, 11.5)
-    assert result.summary["completed"] == 1
-
-
-@pytest.mark.parametrize("options", [{"layers": 4}, {"layers": 4, "joint_steps": True}])
-def test_step_whose_end_is_not_known_is_lost(options):
-    """In the first layer of four, and in the last."""
-    for at in (5.2, 6.9):
-        client = bundle(**options)
-        result = run(fails(at, repair=3.0), [client])
-        assert result.token_times(0) == near(1, 3, 5, at + 1, at + 5, at + 7)
-        assert client.bundle.attention_work == pytest.approx(4 * 2)
 
 
 def test_who_waits_and_who_comes_is_lost_with_those_in_slots():
@@ -139,21 +117,6 @@ def test_what_becomes_of_requests_is_as_on_failure_says(policy, status):
     if policy == "resume":
         prompts = result.stages.query("stage == 'prefill'")["request_id"]
         assert prompts.value_counts().to_dict() == {0: 2, 1: 1}
-
-
-@pytest.mark.parametrize("options", [{}, {"layers": 4}])
-def test_who_gave_up_during_lost_step_is_gone(options):
-    """Whether the end of that step was known or not."""
-    limits = mist.TimeLimits(timeout=6.0)
-    result = run(fails(6.5, repair=1.0), [bundle(**options)], time_limits=limits)
-    assert result.requests["status"].tolist() == ["timed_out"]
-    assert result.token_times(0) == near(1, 3, 5)
-    assert result.requests["finished_at"].tolist() == [6.0]
-
-
-def test_a_failure_of_a_bundle_that_was_never_busy_leaves_no_trace():
-    result = run(fails(0.5, repair=0.25), [bundle()])
-    assert result.token_times(0) == near(1, 3, 5, 7, 9, 11)
 
 
 def test_halting_twice_is_halting_once():

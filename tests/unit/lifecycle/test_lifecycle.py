@@ -98,14 +98,6 @@ def test_requests_inside_go_on_elsewhere_with_the_tokens_that_they_have():
     assert summary["mean_clients_up"] == pytest.approx((3.5 + 1.0 + 8.5) / 8.5)
 
 
-def test_the_wait_across_failure_is_gap_of_itl():
-    result = run(fails("a", repair=4.0), lengths=((10, 3, 0.0),))
-    assert times(result) == [[1.0, 2.0, 3.0]]
-    result = run(fails("a", at=1.5, repair=4.0), lengths=((10, 3, 0.0),))
-    assert times(result) == [[1.0, 2.5, 3.5]]
-    assert result.summary["mean_itl_ms"] == 1250.0
-
-
 def test_without_a_spare_they_wait_until_it_is_repaired_and_started():
     lifecycle = Lifecycle(
         failures=(Failures(clients=("a",), at=(3.5,), repair=4.0),), start_up=StartUp(time=2.0)

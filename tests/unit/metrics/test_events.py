@@ -56,6 +56,9 @@ CASES = {
     "chunks": lambda: [llm(kv_cache=SMALL, scheduler=CHUNKS)],
     "whole prompts": lambda: [llm(kv_cache=SMALL, scheduler=mist.ContinuousScheduler())],
     "pipeline": lambda: [llm(kv_cache=SMALL, scheduler=CHUNKS, pipeline_parallel_size=2)],
+    "several engines": lambda: [
+        llm(kv_cache=SMALL, data_parallel_size=2, scheduler=mist.ChunkedScheduler(max_num_seqs=8))
+    ],
     "own": lambda: [llm(scheduler=LongestGivesWay(max_num_seqs=8, max_num_batched_tokens=2048))],
     "apart": lambda: [llm("p", role="prefill"), llm("d", role="decode")],
 }

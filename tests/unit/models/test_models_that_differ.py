@@ -4,8 +4,6 @@ Figures of configs are facts of the publishers; sums stand beside them in the co
 """
 
 import csv
-import json
-import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -455,29 +453,6 @@ def test_formats_of_parts_are_read_one_by_one():
     assert model.bytes_per_param("linear_attention") == 1
     assert model.bytes_per_param("attention") == 2
     assert model.quantization_of("mlp").compute == "fp4"
-
-
-CONFIGS = os.environ.get("MIST_MODEL_CONFIGS", "")
-
-
-@pytest.mark.skipif(not CONFIGS, reason="MIST_MODEL_CONFIGS names no folder of *_config.json files")
-def test_configs_that_others_ship_run(tmp_path):
-    """Serve requests with each config of aisimulate's `model_configs`; say what is refused."""
-    refused = {}
-    paths = [path for path in Path(CONFIGS).glob("*_config.json") if "hf_quant" not in path.name]
-    for path in paths:
-        name = path.name.removesuffix("_config.json")
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(path.read_text())
-        beside = path.with_name(f"{name}_hf_quant_config.json")
-        if beside.is_file():
-            (folder / "hf_quant_config.json").write_text(beside.read_text())
-        try:
-            _run(str(folder))
-        except ScenarioError as error:
-            refused[name] = str(error)
-    assert len(refused) <= 5, f"{len(refused)} of {len(paths)}: {json.dumps(refused, indent=1)}"
 
 
 def _run(path: str) -> None:

@@ -67,17 +67,6 @@ def test_two_on_one_link_have_half_of_it_each():
     assert second == pytest.approx((6.4 + 12.8) / 64)
 
 
-def test_a_load_that_begins_later():
-    """0.1 s alone, then half of the link each."""
-    first, second = ends(("0", HOST, 12.8 * GB, 0.0), ("1", HOST, 3.2 * GB, 0.1))
-    assert second == pytest.approx(0.1 + 3.2 * 2 / 64)
-    assert first == pytest.approx((12.8 + 3.2) / 64)
-
-
-def test_links_apart_are_not_shared():
-    assert ends(("0", HOST, 6.4 * GB, 0.0), ("2", HOST, 6.4 * GB, 0.0)) == [0.1, 0.1]
-
-
 def test_a_slow_store_leaves_the_others_more():
     """Max-min: one gets the 10 GB/s that its store gives, the other one 54 of 64."""
     slow = Store(bandwidth=10 * GB)
@@ -181,13 +170,6 @@ def test_a_start_that_is_alone_takes_what_it_takes_without_a_topology(written, o
     assert machine is not None
     own = StartUp(compilation=0.0, graph_capture=0.0, **options)
     assert seconds == pytest.approx(own.seconds(machine, "a"))
-
-
-def test_a_kv_load_beside_a_weight_load():
-    """Two GPUs on one link: weights at 32 GB/s until the tier's load is over, then at 64."""
-    kv, weights = ends(("0", HOST, 3.2 * GB, 0.0), ("1", StartUp(format="sllm").store, 16 * GB, 0))
-    assert kv == pytest.approx(3.2 / 32)
-    assert weights == pytest.approx(kv + (16 - 3.2) / 64)
 
 
 def test_weights_that_lie_nowhere():

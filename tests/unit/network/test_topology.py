@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.network import Tenant, Topology, load_topology, topology_names
 from mist_sim.network.fabric import find_places
-from mist_sim.network.topology.topology_loading import topology_from_table
+from mist_sim.network.topology.graph import topology_from_table
 from mist_sim.network.ways import Routes
 from tests.refusals import refused
 

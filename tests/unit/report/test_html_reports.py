@@ -3,7 +3,7 @@
 import json
 import re
 from html import escape
-from html.parser import HTMLParser
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.bounds import TABLE_CELLS
 from mist_sim.inputs import read_parquet
 from mist_sim.metrics.tables import RunFolder, write_parquet
-from mist_sim.report.elements import count, number
+from mist_sim.report.elements import Terminal, number
 from mist_sim.report.pages.run_page import run_page
 from mist_sim.report.pictures.catalog import draw
 from mist_sim.report.presenters import folder_page
+from mist_sim.report.run import saved_tables
 from mist_sim.studies import replicate
 from tests.browser import console_of, dom_of, needs_browser
 from tests.commands import mist
@@ -24,23 +25,6 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 SHORT = {"workload.lengths.num_requests": 60}
-
-
-class _Marked(HTMLParser):
-    """Collects the text of elements that name a key of the summary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, str]] = []
-        self._key = ""
-
-    def handle_starttag(self, tag, attributes):
-        self._key = dict(attributes).get("data-key", "")
-
-    def handle_data(self, data):
-        if self._key:
-            self.found.append((self._key, data.strip()))
-            self._key = ""
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +41,27 @@ def page(saved):
     return path
 
 
-def _check_numbers(html: str, summary: dict) -> None:
-    reader = _Marked()
-    reader.feed(html)
-    assert len(reader.found) > 30
-    for key, text in reader.found:
-        value = summary[key]
-        assert text in (number(value), count(int(value))), key
+def _check_numbers(html: str, saved) -> None:
+    """The tables are those that files of a run tell; tiles have their figures of the summary."""
+    summary = json.loads((saved / "summary.json").read_text())
+    told = re.sub("<[^>]+>", "", html)
+    console = Terminal(width=110, file=StringIO())
+    console.print(saved_tables(RunFolder(saved)))
+    lines = [line.strip() for line in console.file.getvalue().splitlines() if line.strip()]
+    assert len(lines) > 30
+    assert [line for line in lines if escape(line) not in told] == []
+    tiles = dict(re.findall(r'data-key="(\w+)">([^<]+)<', html))
+    assert len(tiles) > 3
+    assert tiles == {key: number(summary[key]) for key in tiles}
 
 
 def test_every_number_is_that_of_the_summary(saved, page):
-    summary = json.loads((saved / "summary.json").read_text())
-    _check_numbers(page.read_text(encoding="utf-8"), summary)
+    _check_numbers(page.read_text(encoding="utf-8"), saved)
 
 
 @needs_browser
 def test_a_browser_shows_the_same_numbers_without_an_error(saved, page):
-    summary = json.loads((saved / "summary.json").read_text())
-    html = dom_of(page)
-    _check_numbers(html, summary)
+    _check_numbers(dom_of(page), saved)
     assert console_of(page) == []
 
 

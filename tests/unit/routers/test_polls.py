@@ -62,11 +62,6 @@ def test_who_ended_since_the_poll_still_counts():
     assert routed(0.1, 0.45, 0.6, seconds=0.25, view_interval=0.01) == ["0", "0", "1"]
 
 
-def test_a_poll_finds_what_was_before_all_else_at_its_time():
-    assert routed(0.5, 1.0, 1.0, view_interval=0.5, counts_sent=False) == ["0", "1", "1"]
-    assert routed(0.0, 0.0, view_interval=0.5, counts_sent=False) == ["0", "0"]
-
-
 def test_poll_that_is_event_comes_first_as_well():
     """The first task ends at 0.9 s; the arrival at 1 s was scheduled before the poll at 1 s was."""
     router = LoadRouter(by="tokens_remaining")
@@ -86,13 +81,6 @@ def test_a_request_that_is_chosen_for_ahead_counts_until_the_next_poll():
     result = Simulation(clients=[before, *after], workload=workload, router=router).run()
     last = result.stages[result.stages.stage == "postprocess"].sort_values("request_id")
     assert list(last.client) == ["x", "x", "y"]
-
-
-def test_router_without_poll_sees_clients_as_they_are():
-    simulation = Simulation(
-        clients=workers(2), workload=sent_at(0.1, 0.2, 0.3), router=LeastOutstandingRouter()
-    )
-    assert homes(simulation.run()) == ["0", "1", "0"]
 
 
 def test_the_router_that_polls_draws_from_same_stream():

@@ -26,10 +26,10 @@ from mist_sim.search.binding_result import Binding, worth
 from mist_sim.search.bracketing import Bracket, SeedGoodput
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.verdicts.request_times import Target, target_of
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
+from mist_sim.studies.verdicts.request_times import Target, target_of
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.scenarios import synthetic
 
 WORKLOAD = synthetic(60, 1000, 20, "20 /s")

@@ -30,9 +30,9 @@ from mist_sim.search.compared_case import FIGURES, Case
 from mist_sim.search.comparison import Comparison, compare, workloads_differ
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, attainment, read_goodput
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.subjects import seeds_from
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 from tests.warned import about

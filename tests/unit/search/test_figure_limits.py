@@ -4,7 +4,7 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, Slo, replicate, simulate
 from mist_sim.search import GoodputOptions, find_goodput
-from mist_sim.search.verdicts.request_times import target_of
+from mist_sim.studies.verdicts.request_times import target_of
 
 REQUESTS = {"workload.lengths.num_requests": 300}
 
@@ -133,3 +133,20 @@ def test_plan_takes_a_limit_on_gaps(mist):
     assert code == 0, err
     (limits,) = (line for line in out.splitlines() if line.strip().startswith("limits"))
     assert "p99 ITL" in limits  # not the p90 that the share of good requests asks for
+
+
+@pytest.mark.parametrize(
+    ("p95", "failed", "is_attained"), [(900.0, 0, True), (1100.0, 0, False), (900.0, 1, False)]
+)
+def test_each_limit_is_judged_by_its_percentile_unless_requests_failed(p95, failed, is_attained):
+    """92 % keep both limits; each is kept by 95 % where p95 is below it and no request failed."""
+    target = target_of(Slo(ttft=1.0, tpot=1.0, each=True, percentiles=(99,), attainment=0.95), None)
+    summary = {
+        "slo": {},
+        "p95_ttft_ms": p95,
+        "p95_tpot_ms": 800.0,
+        "good_request_fraction": 0.92,
+        "completed": 100 - failed,
+        "failed": failed,
+    }
+    assert target.attained_in([summary]) is is_attained

@@ -28,9 +28,9 @@ from mist_sim.search.at_goodput import at_goodput, spending_at
 from mist_sim.search.bracketing import LADDER, Bracket, SeedGoodput, around, between
 from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
-from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.built import Built, Rates
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target
+from mist_sim.studies.verdicts.trials import Trial, try_rate
 from tests.effort import examples
 from tests.reference.scenarios import of_profile, synthetic
 from tests.warned import texts

@@ -16,8 +16,8 @@ from mist_sim.metrics.stats import intervals
 from mist_sim.rng import Streams
 from mist_sim.search import GoodputOptions, SearchOptions, find_goodput, search_space
 from mist_sim.search.spaces import read_space
-from mist_sim.search.verdicts.request_times import RequestTimes, Target, percentiles_of
-from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target, percentiles_of
+from mist_sim.studies.verdicts.steady_state import OfClass, Seen, look
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 

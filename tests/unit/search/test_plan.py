@@ -29,8 +29,8 @@ from mist_sim.search.planning.candidates import candidates, engines_of, scenario
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, confidence_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.driver import Driver
+from mist_sim.studies.verdicts.trials import Trial, try_rate
 from tests.reference.deployed import read_back
 from tests.reference.scenarios import of_profile
 from tests.refusals import refused
@@ -711,7 +711,7 @@ def test_every_option_of_the_command_line_changes_what_is_asked(words, monkeypat
         (["--model", "llama-3.1-8b", "--gpus", "h100", "--trace", "no.csv"], "no file no.csv"),
         (["--input-len", "5", *LOAD], "--profile must not be given with --input-len"),
         (["--input-len", "5", "--rate", "1"], "--input-len and --output-len must be given"),
-        (["--profile", "azure-conv-2023"], "--rate or --users is required with --profile"),
+        (["--profile", "azure-conv-2023"], "--rate, --users or --day is required with --profile"),
         (["demo", "--gpus", "h100,,l4"], "--gpus must be words"),
         (["demo", "--price", "h100"], "--price must be GPU=DOLLARS"),
         (["demo", "--tp", "two"], "--tp must be whole numbers"),

@@ -12,8 +12,8 @@ from mist_sim.search.planning.candidates import candidates, engines_of
 from mist_sim.search.planning.hunt import Hunt
 from mist_sim.search.planning.plan_result import _margin, _need, _one_less_confidence
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.scenarios import of_profile
 
 ASKED = {

@@ -13,8 +13,8 @@ from mist_sim.search.planning.hunt import Hunt, Refining
 from mist_sim.search.planning.plan import _best, _notes
 from mist_sim.search.planning.plan_result import _margin
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.scenarios import of_profile
 
 ASKED = {

@@ -16,8 +16,8 @@ from mist_sim.search.planning.candidates import Candidate, candidates, engines_o
 from mist_sim.search.planning.hunt import Budget, Hunt, Tried
 from mist_sim.search.planning.plan_result import _left, runner_up
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.scenarios import of_profile
 
 ENGINE: Any = SimpleNamespace(

@@ -18,7 +18,7 @@ from mist_sim.search.bracketing import (
     seeming,
     until_sure,
 )
-from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.verdicts.trials import Trial
 
 OWN_RATE, TOLERANCE, WHOLE = 4.0, 0.02, 30_000
 NEAR = {True: 0.15, False: 0.04}  # of the goodput: a short run, or a whole one, is undecided

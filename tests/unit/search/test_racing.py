@@ -3,7 +3,7 @@
 import pytest
 
 from mist_sim.search.bracketing import beaten
-from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.verdicts.trials import Trial
 
 MARGINS = {True: (-0.2, -0.1), False: (0.1, 0.2), None: (-0.1, 0.05)}
 

@@ -15,9 +15,9 @@ from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.slider_search import SliderSearch, search_sliders
 from mist_sim.search.spaces.space import Configuration
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
+from mist_sim.studies.verdicts.request_times import Target
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.scenarios import of_profile
 
 

@@ -23,8 +23,8 @@ from mist_sim.search import GoodputOptions, compare, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.spaces import SearchOptions, Space, search_space
 from mist_sim.search.spaces.objectives import constraints_of, objectives_of
-from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target
-from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
+from mist_sim.studies.verdicts.request_times import RequestTimes, Share, Target
+from mist_sim.studies.verdicts.steady_state import OfClass, Seen, look
 from mist_sim.traces import FixedLength, Mix, RequestClass, UniformLength
 from tests.refusals import refused
 

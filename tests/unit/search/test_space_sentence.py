@@ -11,7 +11,7 @@ from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import NEAR
 from mist_sim.search.spaces.evaluation import prepare
 from mist_sim.search.spaces.space_result import SpaceSearch
-from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.verdicts.trials import Trial
 from tests.reference.random_spaces import space
 
 ASKED = space("goodput_per_gpu")

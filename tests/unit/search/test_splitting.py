@@ -18,7 +18,7 @@ from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import Beside, sentence
 from mist_sim.search.slo_plane import SloPlane
 from mist_sim.search.splitting import losers, split_of
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
+from mist_sim.studies.verdicts.request_times import RequestTimes, Target
 from tests.unit.search.test_compare import RATES, both
 
 TARGET = Target(slo=Slo(ttft=0.5, tpot=0.015))

@@ -7,7 +7,7 @@ import pytest
 
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.verdicts.steady_state import (
+from mist_sim.studies.verdicts.steady_state import (
     Seen,
     SeenGaps,
     _compare,

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 
 from mist_sim.search.bracketing import Bracket, Verdicts, until_sure
-from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.verdicts.trials import Trial
 
 
 def trial(rate: float, attained: bool | None, low: float, high: float, number: int) -> Trial:

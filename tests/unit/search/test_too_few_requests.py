@@ -30,10 +30,10 @@ from mist_sim.search.planning import PlanOptions
 from mist_sim.search.planning import hunt as refining
 from mist_sim.search.spaces import SearchOptions, read_space, search_space
 from mist_sim.search.spaces.evaluation import Evaluation
-from mist_sim.search.verdicts.request_times import Target, percentiles_of
-from mist_sim.search.verdicts.steady_state import OfClass, Seen, least_requests, look
-from mist_sim.search.verdicts.trials import Trial, told, try_rate
 from mist_sim.studies.built import Built
+from mist_sim.studies.verdicts.request_times import Target, percentiles_of
+from mist_sim.studies.verdicts.steady_state import OfClass, Seen, least_requests, look
+from mist_sim.studies.verdicts.trials import Trial, told, try_rate
 from tests.reference.scenarios import synthetic
 
 INF = float("inf")

@@ -408,10 +408,15 @@ def test_an_overloaded_point_does_not_keep_its_limits(mist):
     assert "would miss: rate=60 /s." in told
 
 
-def test_limits_by_class_are_said_not_to_be_judged(mist):
-    classes = "--set=slo={classes: {a: {priority: 0, ttft: 500 ms}}}"
-    _, out, _ = mist("run", "a.yaml", "--jobs=1", "-q", "--vary=clients.0.count=1,2", classes)
-    assert "Limits by class are not judged here; mist compare judges them" in " ".join(out.split())
+def test_limits_by_class_are_judged_as_a_comparison_judges_them(mist):
+    classes = "--set=slo={classes: {a: {priority: 0, tpot: 20 ms}}}"
+    words = ["a.yaml", "--jobs=1", "-q", "--json", classes, "--vary=clients.0.gpu=h100-sxm,l4"]
+    found, compared = (json.loads(mist(verb, *words)[1]) for verb in ("run", "compare"))
+    judged = [each["judged"] for each in found["points"]]
+    assert [each["keeps"] for each in judged] == [True, False]
+    for mine, its in zip(judged, compared["judged"].values(), strict=True):
+        assert mine == {name: value for name, value in its.items() if name != "num_gpus"}
+    assert found["verdict"].startswith("1 of 2 keep their limits: gpu=h100-sxm.")
 
 
 def test_points_keep_limits_of_their_own():

@@ -5,7 +5,7 @@ import pandas as pd
 
 from mist_sim.cli.verbs.validate import _agreements
 from mist_sim.rng import Streams
-from mist_sim.validation.comparing import _latency_rows, agreement
+from mist_sim.validation.runs import _latency_rows, agreement
 from tests.commands import exit_code
 
 _RUNS = 400

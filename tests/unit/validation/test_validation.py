@@ -10,8 +10,7 @@ import mist_sim as mist
 from mist_sim import ChunkedScheduler
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
-from mist_sim.validation.comparing import intakes
-from mist_sim.validation.runs import read_run
+from mist_sim.validation.runs import intakes, read_run
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 

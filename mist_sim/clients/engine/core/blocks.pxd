@@ -3,7 +3,7 @@ cimport cython
 
 cdef class Blocks:
     cdef readonly long long num_blocks, num_free, size, num_reserved, num_again, per_block
-    cdef readonly bint caches, uncached_first, covers_next, shares, in_turns, has_tiers
+    cdef readonly bint caches, uncached_first, covers_next, shares, is_paged, has_tiers
     cdef readonly object cache
 
     cdef long long count(self, long long num_tokens) noexcept

@@ -23,7 +23,7 @@ class Blocks:
     `EngineRules`. num_again: last blocks of what is found that are computed again, where a layer
     drafts. covers_next: whether the name of a block says what the token behind it is.
     shares: whether any request has had a chain so far.
-    in_turns: whether requests take and give back blocks one after the other, as a step is planned
+    is_paged: whether requests take and give back blocks one after the other, as a step is planned
     (`PagedBlocks`). per_block: blocks of memory that a block of tokens takes. has_tiers: whether
     there is memory below (`TieredBlocks`).
     """
@@ -42,7 +42,7 @@ class Blocks:
         self.size, self.num_reserved = size, num_reserved
         self.caches, self.uncached_first = caches, uncached_first
         self.num_again, self.covers_next = num_again, covers_next
-        self.shares = self.in_turns = self.has_tiers = False
+        self.shares = self.is_paged = self.has_tiers = False
         self.per_block = 1
         self.cache = PrefixCache(num_blocks)
 

@@ -90,7 +90,7 @@ class Core:
                 lane.plan()
             else:
                 lane.end()
-            if lane.left or (lane.is_watched and lane.counts.num_changes != num_changes):
+            if lane.notices or (lane.is_watched and lane.counts.num_changes != num_changes):
                 self.lane = lane
                 return True
             is_first = False

@@ -34,7 +34,7 @@ cdef class Drafting(Replica):
     cdef long long stop(self, long long slot) except -1
     cdef begin_anew(self, long long slot)
     @cython.locals(slot=cython.longlong)
-    cdef join_anew(self, list slots)
+    cdef renew_tickets(self, list slots)
     cdef bint has_no_turn(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef list sit_out(self, list slots)
@@ -57,7 +57,7 @@ cdef class Drafting(Replica):
     @cython.locals(number=cython.longlong, slot=cython.longlong)
     cdef lose_blocks(self)
     @cython.locals(slot=cython.longlong)
-    cdef lose_turns(self)
+    cdef lose_pages(self)
     cdef long long slots_in_turn(self, long long slot, long long end) except -1
     @cython.locals(paged=PagedBlocks, chain=PagedChain, end=cython.longlong,
                    num_slots=cython.longlong, num_unknown=cython.longlong)

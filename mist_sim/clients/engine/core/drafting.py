@@ -65,7 +65,7 @@ class Drafting(Replica):
         num_lookahead = drafting.num_lookahead_tokens
         self.num_drafts = drafting.num_speculative_tokens
         self.num_queries, self.num_more = 1 + self.num_drafts, self.num_drafts + num_lookahead
-        self.most_slots = setup.config.max_model_len or _NEVER
+        self.max_context = setup.config.max_model_len or _NEVER
         self.covers_next = setup.memory.hashes_ahead
         Lane.obey(self, setup, cadence, asks_always)
         if not self.swaps:
@@ -155,12 +155,12 @@ class Drafting(Replica):
     def begin_anew(self, slot: int) -> None:
         """Forget the steps that a decode has taken, and what drafts had memory behind it."""
         self.num_last[slot] = self.padded[slot] = self.num_took[slot] = 0
-        if self.in_turns and self.state[slot] == _DECODE:
+        if self.is_paged and self.state[slot] == _DECODE:
             self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot] - 1)
 
-    def join_anew(self, slots: list[int]) -> None:
+    def renew_tickets(self, slots: list[int]) -> None:
         """Let decodes join again behind a plan that computes nothing, which they missed."""
-        Lane.join_anew(self, slots)
+        Lane.renew_tickets(self, slots)
         for slot in slots:
             self.decodes.remove(slot)
             self.decodes.append(slot)
@@ -227,7 +227,7 @@ class Drafting(Replica):
                 number += 1 + self.num_drafts - self.num_last[slot]
             elif self.padded[slot]:
                 number += self.num_drafts
-        return min(number, self.most_slots)
+        return min(number, self.max_context)
 
     def takes_blocks(self, slot: int) -> int:
         """Return the blocks of tokens that a decode takes for its next step."""
@@ -277,7 +277,7 @@ class Drafting(Replica):
 
     def lose_blocks(self) -> None:
         """Give back the blocks that decodes took for a step that is lost."""
-        if self.in_turns:
+        if self.is_paged:
             Lane.lose_blocks(self)
             return
         number = 0
@@ -288,7 +288,7 @@ class Drafting(Replica):
         self.blocks.free(None, number, 0)
         self.decode_need = self.next_need()
 
-    def lose_turns(self) -> None:
+    def lose_pages(self) -> None:
         """Take back the pages of a lost step."""
         for slot in self.running:
             if self.state[slot] == _PREFILL:
@@ -307,7 +307,7 @@ class Drafting(Replica):
         """Return the tokens that one has memory for in a step that ends behind so many."""
         if self.state[slot] != _PREFILL:
             return self.next_slots(slot)
-        return min(end + self.num_behind, self.most_slots)
+        return min(end + self.num_behind, self.max_context)
 
     def decode_turn(self, slot: int, context: int, is_ahead: bool) -> None:
         """Give a decode its turn, which has so many tokens computed.
@@ -354,7 +354,7 @@ class Drafting(Replica):
     def num_needed(self, slot: int) -> int:
         """Return the tokens that a waiting request needs memory for in its next decode step."""
         number = self.num_tokens[slot]
-        return min(number + self.num_more, self.most_slots) if self.has_answer(slot) else number
+        return min(number + self.num_more, self.max_context) if self.has_answer(slot) else number
 
     def has_answer(self, slot: int) -> bool:
         """Tell whether a request has tokens of its answer."""
@@ -364,7 +364,7 @@ class Drafting(Replica):
         """Tell whether a request needs more blocks than there are."""
         number = self.num_needed(slot)
         if not self.has_answer(slot):
-            number = min(number + self.num_behind, self.most_slots)
+            number = min(number + self.num_behind, self.max_context)
         return self.blocks.alone(number) > self.blocks.num_blocks
 
     # --- prompts ------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ class Drafting(Replica):
         """
         num_tokens = self.num_tokens[slot]
         is_lone = num_tokens == 1 and not self.num_decodes
-        room = min(num_tokens + 1 + self.num_more, self.most_slots)
+        room = min(num_tokens + 1 + self.num_more, self.max_context)
         has_room = room >= num_tokens + self.num_drafts + 1
         pads = self.may_pad and num_left == 1 and has_room and not is_lone
         self.padded[slot] = 1 if pads else 0
@@ -430,7 +430,7 @@ class Drafting(Replica):
 
     def has_room_behind(self, slot: int, end: int, more: int, found: Found | None) -> bool:
         """Tell whether there are blocks for what is written behind the first piece of a prompt."""
-        number = min(end + self.num_first + more, self.most_slots)
+        number = min(end + self.num_first + more, self.max_context)
         if number <= self.num_tokens[slot]:
             return True
         num_loaded = self.num_blocks[slot] if self.brings[slot] == _FROM_TIERS else 0
@@ -439,7 +439,7 @@ class Drafting(Replica):
     def pad_loaded(self, slot: int, new: int, budget: int) -> int:
         """Return the same of a prompt with entries; without drafts unless tiers had these."""
         num_here = self.num_brought[slot]
-        if self.in_turns:
+        if self.is_paged:
             return 0
         if self.brings[slot] == _FROM_TIERS:
             return self.pad(slot, self.num_tokens[slot] - num_here, num_here + new, None, budget)
@@ -501,7 +501,7 @@ class Drafting(Replica):
         self.num_to_ask = min(_MOST_ASKED, 4 * number)
         contexts = array("q", bytes(8 * number))  # tokens that are there before each step
         longest, seen = array("q", bytes(8 * number)), array("q", bytes(8 * number))
-        reach = self.paged.reach if self.in_turns else 0
+        reach = self.paged.reach if self.is_paged else 0
         for slot in self.decodes:
             path, place, step = self.paths[slot], 2 * self.num_taken[slot], 0
             context, last = self.num_tokens[slot] - 1, self.num_final[slot] - 1
@@ -522,7 +522,7 @@ class Drafting(Replica):
             self.num_read_again,
             longest[0] if self.times.needs_longest else -1,
             number,
-            seen[0] if self.in_turns else -1,
+            seen[0] if self.is_paged else -1,
             0,
             (contexts, longest, seen),
         )

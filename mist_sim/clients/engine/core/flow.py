@@ -108,7 +108,7 @@ class Flow:
         for step in range(number):
             if below < 0:
                 return step
-            below -= lane.turns[(lane.num_steps + 1 + step) % size]
+            below -= lane.takers[(lane.num_steps + 1 + step) % size]
         return number
 
     def quiet_until(self, lane: Lane) -> float:

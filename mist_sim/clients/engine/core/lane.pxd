@@ -30,7 +30,7 @@ cdef class Lane:
     cdef public Times times
     cdef readonly Blocks blocks
     cdef readonly PagedBlocks paged
-    cdef readonly bint in_turns, in_order, aligns, keeps_states
+    cdef readonly bint is_paged, in_order, aligns, keeps_states
     cdef readonly list left_out
     cdef readonly long long per_block
     cdef long long num_used_before
@@ -42,7 +42,7 @@ cdef class Lane:
     cdef public double time, due
     cdef public long long due_phase
     cdef public long long phase, place, seen_at, num_steps
-    cdef public list left
+    cdef public list notices
     cdef public bint is_watched, tells_prompts, waits_for_more
     cdef readonly bint stops, is_halted, is_pipeline
     cdef readonly bint is_planning
@@ -54,7 +54,7 @@ cdef class Lane:
     cdef public long long num_given, num_beside
     cdef public long long context_sum, num_writers, num_read_again
     cdef readonly long long decode_need, next_last
-    cdef long long[::1] turns
+    cdef long long[::1] takers
     cdef readonly list running, prefilling, leaving
     cdef readonly object queue
     cdef public list given_up
@@ -85,7 +85,7 @@ cdef class Lane:
     cdef readonly list moved, loaded, came, joined, forgotten, copied
     cdef readonly long long num_coming, num_abandoned, num_held, num_promised
     cdef public long long num_quiet, lag, num_ahead, next_ahead
-    cdef readonly long long num_queries, num_behind, num_first, most_slots, num_gone
+    cdef readonly long long num_queries, num_behind, num_first, max_context, num_gone
     cdef double[::1] ahead
     cdef readonly long long num_slots
     cdef list unused
@@ -133,7 +133,7 @@ cdef class Lane:
     @cython.locals(context=cython.longlong)
     cdef leave_decodes(self, long long slot)
     @cython.locals(size=cython.longlong)
-    cdef Py_ssize_t turn_of(self, long long slot) except -1
+    cdef Py_ssize_t takes_at(self, long long slot) except -1
     cpdef long long tokens(self, long long slot) except -1
     cdef free(self, long long slot, long long num_computed)
     cdef release(self, long long slot)
@@ -188,9 +188,9 @@ cdef class Lane:
                    returns=cython.bint, number=cython.longlong)
     cdef bint schedule(self) except -1
     @cython.locals(may_gain=cython.bint)
-    cdef bint come_alone(self) except -1
+    cdef bint admit_apart(self) except -1
     @cython.locals(need=cython.longlong)
-    cdef come_instead(self)
+    cdef admit_without_decodes(self)
     cdef prepare(self)
     cdef welcome_back(self)
     cdef give_blocks(self, bint is_short)
@@ -274,8 +274,8 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong)
     cdef put_out(self, list slots)
     @cython.locals(prefixes=SharedPrefixes, slot=cython.longlong, num_keys=cython.longlong)
-    cdef join_anew(self, list slots)
-    cdef come_back(self, long long slot)
+    cdef renew_tickets(self, list slots)
+    cdef resume_decode(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef end_pause(self)
     cdef bint is_short(self) except -1
@@ -329,7 +329,7 @@ cdef class Lane:
     cdef give_pieces_blocks(self)
     cdef enter_piece(self, long long slot, long long end)
     @cython.locals(slot=cython.longlong, num_seen=cython.longlong)
-    cdef begin_turns(self)
+    cdef begin_pages(self)
     @cython.locals(slot=cython.longlong)
     cdef serve(self, bint had_turns)
     @cython.locals(paged=PagedBlocks, chain=PagedChain, num_computed=cython.longlong,
@@ -346,10 +346,10 @@ cdef class Lane:
     @cython.locals(is_latest=cython.bint)
     cdef long long num_seen(self, long long slot, long long num_computed) except? -1
     @cython.locals(chain=PagedChain, end=cython.longlong)
-    cdef long long need_in_turn(self, long long slot, long long num_computed,
+    cdef long long pages_lacking(self, long long slot, long long num_computed,
                                 long long new) except -1
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)
-    cdef lose_turns(self)
+    cdef lose_pages(self)
     @cython.locals(slot=cython.longlong)
     cdef admit(self, long long budget)
     @cython.locals(blocks=Blocks, num_tokens=cython.longlong, num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
@@ -424,7 +424,7 @@ cdef class Lane:
     cdef let_flow(self, flow)
     cdef move_out(self, long long ticket, long long slot)
     cpdef pace(self, long long slot, double time, long long num_tokens, long long num_backflows)
-    cpdef turn(self, long long max_num_batched_tokens, flow)
+    cpdef set_sliders(self, long long max_num_batched_tokens, flow)
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
                    last_step="long long[::1]", finished=list)
     cdef finish_decodes(self)

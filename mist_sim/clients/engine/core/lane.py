@@ -163,7 +163,7 @@ class Lane:
     plans_ahead: whether each step is planned when the one before begins.
 
     time, phase: of what it does next, ending a step or planning one; inf while it rests.
-    left: (slot, how) of whom others have to hear, by the latest plan or end of a step (`WAYS`);
+    notices: (slot, how) of whom others have to hear, by the latest plan or end of a step (`WAYS`);
         their columns can be read until another request comes. is_watched: whether others hear when
         one begins to run or gives way. tells_prompts: whether they hear of each prompt that is
         computed. waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
@@ -196,7 +196,7 @@ class Lane:
         self.time, self.phase, self.place = inf, 0, -1
         self.due, self.due_phase = inf, 0  # by which it stands among the others, see `Core`
         self.is_planning = False
-        self.left: list[tuple[int, int]] = []
+        self.notices: list[tuple[int, int]] = []
         self.is_watched = self.tells_prompts = self.stops = self.is_halted = False
         self.waits_for_more = False
         self.begins_at = self.wait = 0.0  # wait: of the latest step, for copies and the like
@@ -204,14 +204,15 @@ class Lane:
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
         self.num_steps = self.num_given = 0  # that have ended; tokens that they gave
-        # whether prompts are computed whole, and when (`PROMPTS`); whether the latest step is of
-        # prompts alone, and how many were before; when the latest step of decodes ended, if they
-        # have missed some since, else -1; decodes of the step in flight that have
-        self.is_whole, self.prompts_come = False, _BESIDE
-        self.is_apart, self.num_apart, self.waits_since, self.num_late = False, 0, -1.0, 0
-        self.num_beside = 0  # of these, the tokens of the latest step
-        self.known_until = inf  # latest time of which the next plan knows; inf: of all
-        # whether its plan was made ahead, and whether it was of prompts alone (`is_apart`)
+        self.num_beside = 0  # tokens that the latest step gave so far
+        self.is_whole, self.prompts_come = False, _BESIDE  # prompts whole, and when (`PROMPTS`)
+        self.is_apart, self.num_apart = False, 0  # the latest step is of prompts alone; such before
+        # when the latest step of decodes ended, if they have missed some since, else -1; decodes of
+        # the step in flight that have
+        self.waits_since, self.num_late = -1.0, 0
+        # the next plan knows what happened up to this time; inf: all. Finite: it is made ahead
+        self.known_until = inf
+        # whether the plan of the latest step was made ahead, and was of prompts alone
         self.was_ahead = self.was_apart = False
         self.num_new = 0  # tokens of prompts in it
         self.has_changed = True  # whether its members are others than of the step before
@@ -223,21 +224,22 @@ class Lane:
         self.num_decodes = 0
         self.context_sum = 0  # of the decodes
         self.next_last = _NEVER  # no decode has its last token in a step before
-        self.turns = array("q", bytes(8 * blocks.size))  # decodes by `turn_of`
+        # decodes that take a block in a step, by its number modulo the size of a block
+        self.takers = array("q", bytes(8 * blocks.size))
         self.decode_need = 0  # blocks that they take in the next step
         self.num_writers = 0  # decodes whose blocks others may find
         self.num_read_again = 0  # keys of the decodes, see `StepBatch`
-        # where they take turns for pages (`in_turns`): the blocks as such, those in use as the
-        # latest step ended; of each slot, the latest step of its prompt, and computed tokens before
-        self.in_turns, self.per_block = blocks.in_turns, blocks.per_block
-        self.paged: PagedBlocks = blocks if blocks.in_turns else None  # type: ignore[assignment]
-        self.num_used_before = 0
+        # with windows or states, a step gives pages back and takes others
+        self.is_paged, self.per_block = blocks.is_paged, blocks.per_block
+        self.paged: PagedBlocks = blocks if blocks.is_paged else None  # type: ignore[assignment]
+        self.num_used_before = 0  # blocks, as the latest step ended
         # whether states are kept for others; whether pieces of prompts end where one is saved, and
         # whether then each has tokens of a step before those admitted after it; decodes for which
         # none are left in the step that is planned
-        self.keeps_states = blocks.in_turns and self.paged.keeps_states
+        self.keeps_states = blocks.is_paged and self.paged.keeps_states
         self.aligns = self.in_order = self.keeps_states
         self.left_out: list[int] = []
+        # by slot, with pages: the latest step of its prompt, and its computed tokens before
         self.piece_step = self.before_piece = array("q")
         # waiting requests, in order, and those that gave up: (when, slot) of each that leaves with
         # a step or plan
@@ -246,18 +248,16 @@ class Lane:
         self.ranked: RankedQueue | None = None  # if the next one is not the first to arrive
         self.own: OwnRules | None = None  # of a scheduler; whether each plan asks it
         self.asks_always = False
-        # whether it makes whole plans (`follow`); in such a plan, those that take part, with blocks
-        # that they are still to take, and whether they have them; the preempted ones; tokens that
-        # are left, and the most of a prompt
-        self.follows = self.is_given = False
-        self.taking: dict[int, int] = {}
-        self.gone: list[int] = []
-        self.num_tokens_left, self.most_of_one = 0, _NEVER
+        self.follows = False  # whether it makes whole plans (`follow`); in such a plan:
+        self.taking: dict[int, int] = {}  # who takes part, and blocks still to take
+        self.is_given = False  # whether they have their blocks
+        self.gone: list[int] = []  # preempted
+        self.num_tokens_left, self.most_of_one = 0, _NEVER  # of the step; the most of a prompt
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
-        # whether quiet steps may pass those that wait, as none fits before one leaves; no admission
-        # reads it
+        # whether none that waits fits before one leaves, so that quiet steps may pass them: each
+        # plan finds it out anew, and no admission reads it
         self.is_blocked = False
         # limits of pieces (see `obey`); in the latest plan, the most tokens of one, and
         # whether the step is for decodes
@@ -274,36 +274,28 @@ class Lane:
         self.joined: list[int] = []  # decodes that take their first step here
         # whose blocks come back at the end of the step in flight: they gave up, or were copied
         self.forgotten: list[tuple[Chain | None, int]] = []
-        # answers that others go on with: the rule, and (ticket, slot) of those that leave after
-        # the step that is planned; what waits before the queue: such answers, and preempted ones;
-        # tickets drawn so far; blocks that ended ones still hold
-        self.flow: Flow | None = None
-        self.due_slots: list[tuple[int, int]] = []
-        self.first: OrderedDict[int, None] = OrderedDict()
-        self.num_tickets = self.num_done_blocks = 0
+        self.flow: Flow | None = None  # the rule by which other clients go on with answers
+        self.due_slots: list[tuple[int, int]] = []  # (ticket, slot) that leave after this plan
+        self.first: OrderedDict[int, None] = OrderedDict()  # such answers, and preempted ones
+        self.num_tickets = 0  # drawn so far, one by each that joins the decodes
+        self.num_done_blocks = 0  # that ended requests still hold
         self.copied: list[int] = []
-        # whether prompts have all their blocks from their admission on; whether preempted ones
-        # are swapped, and those on the host, in order of going; its blocks, and the seconds of a
-        # copy of one; blocks copied before the next step
-        self.swaps = self.has_host = False
-        self.swapped: dict[int, None] = {}
+        self.swaps = False  # whether prompts have all their blocks from their admission on
+        self.has_host = False  # whether preempted ones are swapped
+        self.swapped: dict[int, None] = {}  # on the host, in order of going
         self.host: Room = None  # type: ignore[assignment]
-        self.copy_time, self.num_copied = 0.0, 0
-        # whether steps go on while blocks are copied; those that go to the host, with blocks that
-        # are taken until then, and how many these are; those that come back, with room on the host
-        # till then
-        self.overlaps = False
-        self.going: dict[int, None] = {}
-        self.returning: dict[int, None] = {}
-        self.num_going = 0
+        self.copy_time, self.num_copied = 0.0, 0  # seconds a block; blocks before the next step
+        self.overlaps = False  # whether steps go on while blocks are copied
+        self.going: dict[int, None] = {}  # to the host; their blocks are taken until then
+        self.num_going = 0  # these blocks
+        self.returning: dict[int, None] = {}  # from the host, where they have room till then
         self.is_staged = False  # whether its client has stages
-        # blocks below; whether blocks that the step in flight may write come back behind the plan
-        # that is made ahead; those that run without tokens in the latest plan, and may be preempted
-        # even where the others are spared
         self.has_tiers = blocks.has_tiers
         self.tiered: TieredBlocks = blocks if self.has_tiers else None  # type: ignore[assignment]
+        # defers: blocks that the step in flight may write come back behind the plan made ahead;
+        # spares, reserves_rest, preempted_first: of `EngineRules`
         self.defers = self.spares = self.reserves_rest = self.preempted_first = False
-        self.idle: set[int] = set()
+        self.idle: set[int] = set()  # without tokens in the latest plan; never spared
         self.deferred: list[tuple[int, Any, int, int]] = []  # slot, chain, blocks, known tokens
         self.gave_back: dict[int, int] = {}  # that let loaded blocks go, after how many preemptions
         self.load_time = 0.0  # seconds that the step that is planned waits for loads
@@ -315,7 +307,7 @@ class Lane:
         # have memory for beyond their own
         self.num_queries, self.num_behind, self.num_first = 1, 0, 0
         # the most tokens with memory; of the step in flight, decodes that have ended
-        self.most_slots, self.num_gone = _NEVER, 0
+        self.max_context, self.num_gone = _NEVER, 0
         # seconds of steps that were asked for and not taken yet
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
@@ -490,8 +482,8 @@ class Lane:
     def lose_blocks(self) -> None:
         """Give back the blocks that decodes took for a step that is lost."""
         self.decode_need = self.next_need()
-        if self.in_turns:
-            self.lose_turns()
+        if self.is_paged:
+            self.lose_pages()
         elif not self.swaps:
             self.blocks.free(None, self.decode_need, 0)
 
@@ -500,12 +492,12 @@ class Lane:
         if self.lag:
             self.settle()
             self.rows.end, self.rows.num_waiting = self.ended, self.counts.num_waiting
-            if self.in_turns:
+            if self.is_paged:
                 self.rows.num_used = self.num_used_before
             else:
                 taken = 0  # for the step in flight
                 if not self.swaps:
-                    taken = self.turns[self.num_steps % self.blocks.size]
+                    taken = self.takers[self.num_steps % self.blocks.size]
                 self.rows.num_used = self.blocks.num_blocks - self.blocks.num_free - taken
         self.rows.flush()
 
@@ -630,7 +622,7 @@ class Lane:
         self.ticket[slot] = self.num_tickets
         self.num_decodes += 1
         self.context_sum += self.num_tokens[slot] - 1
-        self.turns[self.turn_of(slot)] += self.per_block
+        self.takers[self.takes_at(slot)] += self.per_block
         last = self.first_step[slot] + self.num_final[slot] - self.num_tokens[slot]
         self.last_step[slot] = last
         self.next_last = min(self.next_last, last)
@@ -644,7 +636,7 @@ class Lane:
 
     def leave_decodes(self, slot: int) -> None:
         """Let a request decode no more, between the end of a step and the next plan."""
-        self.turns[self.turn_of(slot)] -= self.per_block
+        self.takers[self.takes_at(slot)] -= self.per_block
         context = self.tokens(slot) - 1
         self.num_tokens[slot], self.num_blocks[slot] = context + 1, self.blocks.count(context)
         self.last_step[slot] = _NEVER
@@ -660,7 +652,7 @@ class Lane:
                 slot + 1, self.num_decodes, self.context_sum + self.num_decodes
             )
 
-    def turn_of(self, slot: int) -> int:
+    def takes_at(self, slot: int) -> int:
         """Return the number of steps, modulo the size of a block, after which it takes one."""
         size = self.blocks.size
         return (self.first_step[slot] + 1 + size - self.num_tokens[slot] % size) % size
@@ -808,7 +800,7 @@ class Lane:
         """Take back blocks that were not used, behind the step in flight."""
         self.forgotten.append((self.chains[slot], self.num_blocks[slot]))
         self.num_blocks[slot] = 0
-        if self.time == inf or self.is_planning or self.plans_ahead or self.in_turns:
+        if self.time == inf or self.is_planning or self.plans_ahead or self.is_paged:
             self.free_forgotten()
 
     def free_forgotten(self) -> None:
@@ -881,7 +873,7 @@ class Lane:
         if chain is not None:
             self.blocks.enter(chain, self.num_tokens[slot] - 1)
         self.running.append(slot)
-        self.come_back(slot)
+        self.resume_decode(slot)
         self.has_changed = True
         self.counts.begin(self.num_queued[slot])
 
@@ -945,7 +937,7 @@ class Lane:
             self.blocks.enter(chain, num_computed)
         self.running.append(slot)
         if decodes:
-            self.come_back(slot)
+            self.resume_decode(slot)
             self.decode_need = self.next_need()
         else:
             self.carry_prompt(slot, num_computed)
@@ -1081,11 +1073,11 @@ class Lane:
         num_before, num_returning = len(self.running), len(self.returning)
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.is_staged:
-            number, self.num_new, self.is_apart = len(self.left), 0, False
+            number, self.num_new, self.is_apart = len(self.notices), 0, False
             if not self.notes.plan_stage():  # it is the turn of prompts, which are planned now
                 self.is_apart, self.all_missed = self.num_new > 0, True
-                return len(self.left) > number
-        elif self.prompts_come and self.come_alone():
+                return len(self.notices) > number
+        elif self.prompts_come and self.admit_apart():
             return True
         self.prepare()
         is_short = self.is_short()
@@ -1093,7 +1085,7 @@ class Lane:
             self.preempt()
             if self.all_missed:
                 if self.spares and len(self.running) == num_before:
-                    self.come_instead()
+                    self.admit_without_decodes()
                 return has_sent_back or not self.overlaps or len(self.running) < num_before
         has_preempted = len(self.running) < num_before
         if not (has_preempted or is_short):
@@ -1109,7 +1101,7 @@ class Lane:
 
     def prepare(self) -> None:
         """Find what running requests may take; name the blocks of those that missed a step."""
-        if self.cadence is not None or self.spares_one or self.in_turns:
+        if self.cadence is not None or self.spares_one or self.is_paged:
             self.find_limits()
         if self.spares and self.num_writers and self.known_until < inf:
             self.enter_resumed()
@@ -1129,7 +1121,7 @@ class Lane:
         """
         if self.is_staged:
             self.is_blocked = True
-        if self.in_turns:
+        if self.is_paged:
             self.serve(is_short and not self.swaps)
         elif not self.swaps:
             if self.decode_need:
@@ -1142,7 +1134,7 @@ class Lane:
         if self.num_new:
             self.give_pieces_blocks()
 
-    def come_alone(self) -> bool:
+    def admit_apart(self) -> bool:
         """Admit prompts, if they may come now; return whether the step is theirs alone.
 
         Those of a step that was lost are computed again.
@@ -1150,10 +1142,10 @@ class Lane:
         self.num_new = 0
         self.is_apart = False
         if self.prompts_come == _WHEN_IDLE and self.running and not self.prefilling:
-            may_gain = self.in_turns and (self.moved or self.swapped)
+            may_gain = self.is_paged and (self.moved or self.swapped)
             self.is_blocked = not may_gain
             return False
-        if self.in_turns:
+        if self.is_paged:
             self.paged.table.fresh.clear()
         if self.prefilling:
             self.cut_pieces()
@@ -1162,7 +1154,7 @@ class Lane:
         self.is_apart = self.num_new > 0
         return self.is_apart
 
-    def come_instead(self) -> None:
+    def admit_without_decodes(self) -> None:
         """Admit requests though all decodes miss the step: none was preempted for them."""
         decodes, need = self.who_decode(), self.decode_need
         self.num_decodes = self.decode_need = 0
@@ -1212,12 +1204,12 @@ class Lane:
 
     def next_need(self) -> int:
         """Return the blocks that the decodes need in their next step, before they take them."""
-        return self.turns[self.num_steps % self.blocks.size]
+        return self.takers[self.num_steps % self.blocks.size]
 
     def let_in(self) -> None:
         """Admit waiting requests, as far as seats, tokens and blocks go."""
         if self.moved and not (self.overlaps and self.loaded):
-            self.is_blocked = not self.in_turns
+            self.is_blocked = not self.is_paged
         elif self.queue or self.loaded:
             self.admit(self.budget() - self.num_new)
         if self.cadence is not None:
@@ -1238,8 +1230,8 @@ class Lane:
 
     def find_limits(self) -> None:
         """Find out what the step that is planned may compute of prompts; begin its turns."""
-        if self.in_turns:
-            self.begin_turns()
+        if self.is_paged:
+            self.begin_pages()
         self.max_piece = self.threshold
         if self.spares_one and self.is_lone():
             self.max_piece = _NEVER
@@ -1263,14 +1255,14 @@ class Lane:
         outgrown: list[int] = []
         gone: list[int] = []
         num_before = len(self.running)
-        goes_round = (self.num_queries == 1 or self.in_turns) and not self.swaps
+        goes_round = (self.num_queries == 1 or self.is_paged) and not self.swaps
         from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
         is_sparing = self.spares and self.known_until < inf
         if self.own is not None and self.own.names_victims:
             from_anywhere = True
-        if goes_round and (from_anywhere or self.in_turns or is_sparing):
+        if goes_round and (from_anywhere or self.is_paged or is_sparing):
             if self.left_out:
-                self.join_anew(self.sit_out(self.left_out))
+                self.renew_tickets(self.sit_out(self.left_out))
             self.take_turns(gone, outgrown)
         else:
             while self.decode_need + self.cut_pieces() > self.blocks.num_free + self.num_going:
@@ -1409,7 +1401,7 @@ class Lane:
 
     def lacks_after_turn(self, slot: int, new: int, number: int) -> int:
         """Return the blocks that one takes behind all turns: none where they are for that."""
-        if not self.in_turns:
+        if not self.is_paged:
             return number
         if new or self.state[slot] != _PREFILL:
             self.have_turn(slot, new)
@@ -1418,20 +1410,20 @@ class Lane:
     def turn_for(self, slot: int, budget: int) -> tuple[int, int]:
         """Return the prompt tokens that a running request gets, and the blocks that it lacks."""
         if self.state[slot] != _PREFILL:
-            if self.in_turns:
-                return 0, self.need_in_turn(slot, self.context_of(slot), self.num_queries)
+            if self.is_paged:
+                return 0, self.pages_lacking(slot, self.context_of(slot), self.num_queries)
             return 0, self.takes_blocks(slot)
         num_computed = self.num_computed[slot]
         new = self.piece(slot, budget)
-        if self.in_turns:
-            return new, self.need_in_turn(slot, num_computed, new)
+        if self.is_paged:
+            return new, self.pages_lacking(slot, num_computed, new)
         return new, max(0, self.blocks.count(num_computed + new) - self.num_blocks[slot])
 
     def pause(self, slots: list[int]) -> None:
         """Let decodes miss the step that is planned, unless nothing is left to compute in it."""
         if not self.num_new and len(slots) == self.num_decodes:
             self.all_missed = True
-            self.join_anew(slots)
+            self.renew_tickets(slots)
             return
         self.put_out(slots)
 
@@ -1443,7 +1435,7 @@ class Lane:
             self.state[slot] = _PAUSED
             self.paused.append(slot)
 
-    def join_anew(self, slots: list[int]) -> None:
+    def renew_tickets(self, slots: list[int]) -> None:
         """Let decodes join again behind a plan that computes nothing, which they missed."""
         prefixes, num_keys = self.prefixes, self.context_sum + self.num_decodes
         for slot in slots:
@@ -1457,10 +1449,10 @@ class Lane:
                     slot + 1, self.chains[slot], self.num_decodes, num_keys
                 )
 
-    def come_back(self, slot: int) -> None:
+    def resume_decode(self, slot: int) -> None:
         """Let a request decode from the next step on that had a token before."""
         self.resumed[slot] = 1
-        if self.in_turns:
+        if self.is_paged:
             self.piece_step[slot] = _NO_STEP
         self.joined.append(slot)
         self.first_step[slot], self.first_apart[slot] = self.num_steps, self.num_apart
@@ -1469,7 +1461,7 @@ class Lane:
     def end_pause(self) -> None:
         """Let requests decode again that missed a step."""
         for slot in self.paused:
-            self.come_back(slot)
+            self.resume_decode(slot)
         self.paused = []
         self.decode_need = self.next_need()
 
@@ -1500,7 +1492,7 @@ class Lane:
 
     def count_behind(self, end: int) -> int:
         """Return the blocks of a prompt whose piece ends there, and of what is behind it."""
-        return self.blocks.count(min(end + self.num_behind, self.most_slots))
+        return self.blocks.count(min(end + self.num_behind, self.max_context))
 
     def piece(self, slot: int, budget: int) -> int:
         """Return the tokens that a prompt that runs gets out of a budget."""
@@ -1689,7 +1681,7 @@ class Lane:
         while self.swapped and self.fits_back(next(iter(self.swapped))):
             self.bring_back(next(iter(self.swapped)))
             self.decode_need = self.next_need()
-        self.is_blocked = bool(self.swapped) and not (self.in_turns or self.loaded)
+        self.is_blocked = bool(self.swapped) and not (self.is_paged or self.loaded)
         self.cut_pieces()
 
     def bring_back(self, slot: int) -> None:
@@ -1712,7 +1704,7 @@ class Lane:
             self.state[slot] = _PREFILL
             self.prefilling.append(slot)
         else:
-            self.come_back(slot)
+            self.resume_decode(slot)
 
     def begin_return(self, slot: int, number: int, num_kept: int, is_prompt: bool) -> None:
         """Take blocks for one on the host, and let its entries come while steps go on."""
@@ -1787,7 +1779,7 @@ class Lane:
         """Give the pieces of prompts their blocks."""
         if self.cadence is not None:
             self.cadence.carry()
-        if self.in_turns:
+        if self.is_paged:
             return
         for slot in self.prefilling:
             if self.num_piece[slot]:
@@ -1801,7 +1793,7 @@ class Lane:
     def enter_piece(self, slot: int, end: int) -> None:
         """Let others find the blocks of a prompt up to the end of its next piece."""
         chain = self.chains[slot]
-        if self.in_turns:
+        if self.is_paged:
             self.paged.name(chain, end)
         elif chain is not None:
             self.blocks.enter(chain, end)
@@ -1827,7 +1819,7 @@ class Lane:
     def set_aside(self, slot: int) -> bool:
         """Copy an answer to the host, where it waits for its stage; return whether it has room."""
         if not self.host.has(self.blocks.held(self.context_of(slot))):
-            self.join_anew([slot])
+            self.renew_tickets([slot])
             return False
         self.stop(slot)
         self.running.remove(slot)
@@ -1855,7 +1847,7 @@ class Lane:
         """
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = self.is_given = False
-        if self.spares_one or self.in_turns:
+        if self.spares_one or self.is_paged:
             self.find_limits()
         self.left_out = []
         self.most_of_one = self.max_piece
@@ -1925,10 +1917,10 @@ class Lane:
 
     def need_for(self, slot: int, new: int) -> int:
         """Return the blocks that one takes for so many tokens of a prompt; 0: it decodes."""
-        if self.in_turns:
+        if self.is_paged:
             if new:
-                return self.need_in_turn(slot, self.num_computed[slot], new)
-            return self.need_in_turn(slot, self.context_of(slot), self.num_queries)
+                return self.pages_lacking(slot, self.num_computed[slot], new)
+            return self.pages_lacking(slot, self.context_of(slot), self.num_queries)
         if new:
             end = self.num_computed[slot] + new
             return max(0, self.count_behind(end) - self.num_blocks[slot])
@@ -1936,7 +1928,7 @@ class Lane:
 
     def take_part(self, slot: int, new: int, need: int) -> None:
         """Let one take part that takes so many blocks, now or with the others (`give_all`)."""
-        if self.in_turns:
+        if self.is_paged:
             self.have_turn(slot, new)
             need = 0
         elif self.is_given and new:
@@ -1954,7 +1946,7 @@ class Lane:
     def give_all(self) -> None:
         """Give the requests that take part the blocks of the step."""
         self.is_given = True
-        if self.in_turns:
+        if self.is_paged:
             return
         if not self.swaps:
             decodes = [slot for slot in self.who_decode() if slot in self.taking]
@@ -1988,7 +1980,7 @@ class Lane:
         if missed:
             self.some_missed = True
             self.pause(self.sit_out(missed))
-        if not (self.all_missed or (self.swaps and not self.in_turns)):
+        if not (self.all_missed or (self.swaps and not self.is_paged)):
             self.decode_need = 0
 
     def put_off(self, slot: int) -> None:
@@ -2059,7 +2051,7 @@ class Lane:
 
     # --- turns, in which requests give pages back and take others (`PagedBlocks`) ---------------
 
-    def begin_turns(self) -> None:
+    def begin_pages(self) -> None:
         """Begin a plan: where prompts have all their pages, those of decodes come back first."""
         self.paged.table.fresh.clear()
         if self.swaps:
@@ -2161,7 +2153,7 @@ class Lane:
         is_latest = self.piece_step[slot] == self.num_steps + self.num_apart - 1
         return self.before_piece[slot] if is_latest else num_computed
 
-    def need_in_turn(self, slot: int, num_computed: int, new: int) -> int:
+    def pages_lacking(self, slot: int, num_computed: int, new: int) -> int:
         """Return the pages that one lacks for a step, once its windows have given theirs back."""
         if not new:
             return 0
@@ -2169,7 +2161,7 @@ class Lane:
         self.paged.give_behind(chain, self.num_seen(slot, num_computed))
         return self.paged.lacking(chain, num_computed, end, self.slots_in_turn(slot, end))
 
-    def lose_turns(self) -> None:
+    def lose_pages(self) -> None:
         """Take back the pages of a lost step."""
         for slot in self.running:
             num_tokens = self.num_computed[slot]
@@ -2220,7 +2212,7 @@ class Lane:
                 return budget if self.load(slot, found, numbers, budget, whole) else -1
         num_first = num_computed + new
         if self.num_first:
-            num_first = min(num_first + self.num_first, self.most_slots)
+            num_first = min(num_first + self.num_first, self.max_context)
         need = (
             self.need_to_admit(slot, found, num_first, whole)
             if self.brings[slot] or self.keeps_states
@@ -2230,7 +2222,7 @@ class Lane:
             return budget if self.loses_load(slot) else self.be_blocked(found, whole)
         if self.brings[slot] and (self.brings_in(slot, num_computed, found) or self.has_tiers):
             return budget  # tiers may have more of it than the cache
-        lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
+        lacks = self.is_paged and blocks.need(found, 0, num_first, False) > room
         if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
             return -1
         num_left, end = num_tokens - num_computed, num_computed + new
@@ -2238,8 +2230,8 @@ class Lane:
         if more < 0:
             return budget if more == _NO_ROOM and self.loses_load(slot) else -1
         self.leave_queue(slot)
-        num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
-        last = num_first if self.swaps and self.in_turns else end
+        num_first = num_tokens if self.swaps else min(num_first + more, self.max_context)
+        last = num_first if self.swaps and self.is_paged else end
         self.num_blocks[slot] = blocks.begin(chain, found, num_first, last)
         self.begin_prompt(slot, num_computed, new)
         return budget - new - more
@@ -2266,7 +2258,7 @@ class Lane:
         if self.num_first:
             end = found.num_found * blocks.size
             end += self.cut(slot, num_tokens - end, budget) + self.num_first
-            num_first = max(num_first, min(end, self.most_slots))
+            num_first = max(num_first, min(end, self.max_context))
         if blocks.need(found, num_tokens, num_first, whole) > self.room():
             if self.loses_load(slot):
                 return True
@@ -2406,7 +2398,7 @@ class Lane:
         if not has_seat or self.room() < need:
             if self.loses_load(slot):
                 return budget
-            self.is_blocked = not (has_seat and self.in_turns)
+            self.is_blocked = not (has_seat and self.is_paged)
             return -1
         num_tokens = self.num_tokens[slot] - self.num_brought[slot]
         new = self.cut(slot, num_tokens, budget)
@@ -2430,7 +2422,7 @@ class Lane:
         if not self.whole_must_fit and not self.comes_back_whole(slot):
             num_tokens = num_here + self.cut(slot, num_tokens - num_here, budget)
             if self.num_first:
-                num_tokens = min(num_tokens + self.num_first, self.most_slots)
+                num_tokens = min(num_tokens + self.num_first, self.max_context)
         return self.blocks.count(num_tokens) - self.num_blocks[slot]
 
     def pad_loaded(self, slot: int, new: int, budget: int) -> int:
@@ -2456,9 +2448,9 @@ class Lane:
             blocks.enter(chain, num_here)
         num_first = self.num_tokens[slot] if self.swaps else num_here + new
         if is_loaded and self.num_queries > 1:
-            num_first = min(num_first + self.num_first + more, self.most_slots)
+            num_first = min(num_first + self.num_first + more, self.max_context)
         number = blocks.count(num_first)
-        if self.in_turns:
+        if self.is_paged:
             self.paged.take(chain, num_here, num_first, num_first)
         else:
             blocks.grow(number - self.num_blocks[slot])
@@ -2474,7 +2466,7 @@ class Lane:
         self.prefilling.append(slot)
         self.state[slot] = _PREFILL
         self.num_computed[slot], self.num_piece[slot] = num_computed, new
-        if self.in_turns:
+        if self.is_paged:
             self.note_piece(slot)
         self.num_new += new
         self.has_changed = True
@@ -2572,7 +2564,7 @@ class Lane:
             self.num_read_again,
             self.longest_context() if times.needs_longest else -1,
             on_the_spot,
-            self.in_windows(0)[0] if self.in_turns else -1,
+            self.in_windows(0)[0] if self.is_paged else -1,
         )
 
     def longest_context(self) -> int:
@@ -2618,7 +2610,7 @@ class Lane:
             return
         lag, size, step = self.lag, self.blocks.size, self.num_steps - self.lag
         self.lag = 0
-        if self.in_turns:
+        if self.is_paged:
             self.serve_decodes(step + 1, self.num_steps - 1)
             self.num_used_before = self.blocks.num_blocks - self.blocks.num_free
             self.serve_decodes(self.num_steps, self.num_steps)
@@ -2627,10 +2619,10 @@ class Lane:
         if not self.swaps:
             step += 1  # the first has taken its blocks
         for more in range(lag % size):
-            number += self.turns[(step + more) % size]
+            number += self.takers[(step + more) % size]
         self.blocks.grow(number)
         if self.swaps:
-            self.decode_need = self.turns[self.num_steps % size]
+            self.decode_need = self.takers[self.num_steps % size]
 
     def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
@@ -2746,7 +2738,7 @@ class Lane:
         self.paced_at[slot], self.paced_from[slot] = time, num_tokens
         self.num_backflows[slot] = num_backflows
 
-    def turn(self, max_num_batched_tokens: int, flow: Flow | None) -> None:
+    def set_sliders(self, max_num_batched_tokens: int, flow: Flow | None) -> None:
         """Plan with other chunks, and let answers leave by another rule, unless that is None."""
         self.max_tokens = max_num_batched_tokens
         self.num_quiet = 0
@@ -2826,7 +2818,7 @@ class Lane:
 
     def note_left(self, slot: int, how: int) -> None:
         """Note what others have to hear of a request, mostly that it leaves (`WAYS`)."""
-        self.left.append((slot, how))
+        self.notices.append((slot, how))
 
     # --- what others read ---------------------------------------------------------------------
 
@@ -2856,7 +2848,7 @@ class Lane:
             return True  # the plan says what it computes of prompts, and so which give way
         if self.overlaps and (self.swapped or self.going):
             return True
-        if self.swapped and (self.in_turns or self.fits_back(next(iter(self.swapped)))):
+        if self.swapped and (self.is_paged or self.fits_back(next(iter(self.swapped)))):
             return True
         return self.is_short() or bool(self.left_out)
 
@@ -2996,7 +2988,7 @@ class Lane:
         self.paced_from = longer(self.paced_from, "q", self.num_slots)
         self.num_backflows = longer(self.num_backflows, "q", self.num_slots)
         self.paced_at = longer(self.paced_at, "d", self.num_slots)
-        if self.in_turns:
+        if self.is_paged:
             self.piece_step = longer(self.piece_step, "q", self.num_slots)
             self.before_piece = longer(self.before_piece, "q", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))

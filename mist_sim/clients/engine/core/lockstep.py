@@ -72,7 +72,7 @@ class Replica(Lane):
         self.next_decodes, self.next_context = self.num_decodes, self.context_sum
         some_need_longest = True in [times.needs_longest for times in self.ranks]
         self.next_longest = self.longest_context() if some_need_longest else -1
-        self.next_in_windows = self.in_windows(0)[0] if self.in_turns else -1
+        self.next_in_windows = self.in_windows(0)[0] if self.is_paged else -1
         if self.is_apart:
             self.next_decodes = self.next_context = 0
         return 0.0
@@ -231,7 +231,7 @@ class Lockstep(Lane):
     def note_those_who_left(self) -> None:
         """Note whether others have to be told of any request."""
         for lane in self.lanes:
-            if lane.left:
+            if lane.notices:
                 self.note_left(-1, 0)
                 return
 
@@ -292,7 +292,7 @@ class Lockstep(Lane):
         self.next_ahead = 0
         self.num_asked_ahead = min(_MOST_ASKED, 2 * self.num_asked_ahead)
         for lane in self.active:
-            if lane.in_turns:
+            if lane.is_paged:
                 number = min(number, lane.in_windows(num_taken + 1)[2])
         self.num_ahead = number
 
@@ -305,7 +305,7 @@ class Lockstep(Lane):
             times: Times = lane.ranks[rank]
             if times.needs_longest:
                 longest = lane.longest_context() + num_taken + 1
-            if lane.in_turns:
+            if lane.is_paged:
                 num_in_windows, num_growing, _ = lane.in_windows(num_taken + 1)
             context_sum = lane.context_sum + (num_taken + 1) * lane.num_decodes
             parts.append(

@@ -75,7 +75,7 @@ class PagedBlocks(Blocks):
         )
         groups = pool.groups
         self.pool, self.lags = pool, rules.lags
-        self.in_turns, self.per_block = True, groups.num_groups
+        self.is_paged, self.per_block = True, groups.num_groups
         self.has_windows = groups.num_window_groups > 0
         self.keeps_states = groups.num_kept_states > 0
         self.num_ahead, self.num_ahead_first = rules.num_ahead, rules.num_ahead_first

@@ -17,7 +17,7 @@ cdef class Group:
     cdef readonly Rows rows
     cdef SharedPrefixes prefixes
     cdef readonly list members
-    cdef list newcomers, joined, now, turns
+    cdef list newcomers, joined, now, takers
     cdef long long num_planned, num_back, last_plan, num_left, version
     cdef double delay
     cdef bint is_planned_last
@@ -109,7 +109,7 @@ cdef class Pipeline(Lane):
     cdef have_turn(self, long long slot, long long new)
     @cython.locals(on_their_way=cython.longlong)
     cdef long long aligned(self, long long slot, found, long long begin, long long new) except -1
-    cdef join_anew(self, list slots)
+    cdef renew_tickets(self, list slots)
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
     @cython.locals(slot=cython.longlong, batch=Batch, paused=list)

@@ -71,7 +71,7 @@ class Group:
         self.num_planned = self.num_back = self.last_plan = self.num_left = 0
         self.is_planned_last = False
         self.now: list[int] = []
-        self.turns: list[int] = []
+        self.takers: list[int] = []
         self.delay = 0.0
 
 
@@ -311,7 +311,7 @@ class Pipeline(Lane):
         if self.needs_longest:
             for slot in members:
                 batch.longest = max(batch.longest, self.context[slot])
-        batch.num_in_windows = self.num_in_windows(members) if self.in_turns else -1
+        batch.num_in_windows = self.num_in_windows(members) if self.is_paged else -1
         group.context_sum += number
         eligible = self.plan_number + self.stagger
         ended = []
@@ -484,12 +484,12 @@ class Pipeline(Lane):
             return self.follow()
         has_sent_back = self.own is not None and self.ask_own()
         num_before = len(self.running)
-        if self.spares_one or self.in_turns:
+        if self.spares_one or self.is_paged:
             self.find_limits()
         is_short = self.is_short()
         if is_short:
             self.preempt()
-        if self.in_turns:
+        if self.is_paged:
             self.serve(is_short)
         else:
             self.take_for_decodes()
@@ -522,7 +522,7 @@ class Pipeline(Lane):
         if num_tokens > self.entered[slot]:
             self.entered[slot] = num_tokens
             chain = self.chains[slot]
-            if self.in_turns:
+            if self.is_paged:
                 self.paged.name(chain, num_tokens)
             elif chain is not None:
                 self.blocks.enter(chain, num_tokens)
@@ -555,7 +555,7 @@ class Pipeline(Lane):
         ends = self.num_tokens[slot] + on_their_way, self.num_prompt[slot]
         return self.paged.piece(self.chains[slot], found, begin, new, ends)
 
-    def join_anew(self, slots: list[int]) -> None:
+    def renew_tickets(self, slots: list[int]) -> None:
         """Do nothing: decodes are in the order of admission."""
 
     def pause(self, slots: list[int]) -> None:
@@ -640,7 +640,7 @@ class Pipeline(Lane):
         end, room = num_computed + new, self.room()
         if self.need_to_admit(slot, found, end, self.whole_must_fit) > room:
             return -1
-        lacks = self.in_turns and blocks.need(found, 0, end, False) > room
+        lacks = self.is_paged and blocks.need(found, 0, end, False) > room
         if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
             return -1
         self.leave_queue(slot)
@@ -653,7 +653,7 @@ class Pipeline(Lane):
     def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
         """Let a prompt run that has blocks for its first piece, of so many tokens."""
         Lane.begin_prompt(self, slot, num_computed, new)
-        if self.in_turns:
+        if self.is_paged:
             self.entered[slot] = num_computed + new
 
     def give_way(
@@ -786,7 +786,7 @@ class Pipeline(Lane):
         self.num_tokens[slot] += 1
         if self.state[slot] == _WAITING:
             chain = self.chains[slot]
-            if chain is not None and not self.in_turns:
+            if chain is not None and not self.is_paged:
                 chain.found = None  # it has more to look for
         if self.num_tokens[slot] == self.num_final[slot]:
             finished.append(slot)
@@ -927,7 +927,7 @@ class Pipeline(Lane):
         """
         self.num_quiet = 0
         waits = bool(self.prefilling or self.paused or self.given_up)
-        waits = waits or self.needs_longest or self.stops or self.in_turns or self.asks_always
+        waits = waits or self.needs_longest or self.stops or self.is_paged or self.asks_always
         if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
             return False
         for batch in self.batches:
@@ -975,13 +975,13 @@ class Pipeline(Lane):
         if group.num_ending or group.joined or group.has_moved or group.newcomers:
             return False
         group.delay = self.delay(number)
-        group.turns = [0] * size
+        group.takers = [0] * size
         group.num_left = self.longest
         for slot in members:
             chain = self.chains[slot]
             if chain is not None and chain.num_held < chain.num_shared:
                 return False
-            group.turns[self.context[slot] % size] += 1
+            group.takers[self.context[slot] % size] += 1
             left = self.num_final[slot] - self.num_tokens[slot] - self.num_due[slot]
             group.num_left = min(group.num_left, left)
         group.now = list(members)
@@ -999,7 +999,7 @@ class Pipeline(Lane):
             return False
         if not self.stagger and before.num_in_flight > 1:
             return False
-        need = group.turns[(size - group.num_planned % size) % size]
+        need = group.takers[(size - group.num_planned % size) % size]
         if need > self.blocks.num_free:
             return False
         if rows.chunks or not rows.num_steps or rows.end != batch.ready:

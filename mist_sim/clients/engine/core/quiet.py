@@ -80,7 +80,7 @@ class FastForward:
         """Return how many of so many steps leave blocks for the step after them."""
         size, num_left = lane.blocks.size, lane.blocks.num_free - lane.decode_need
         for step in range(number):
-            num_left -= lane.turns[(lane.num_steps + 1 + step) % size]
+            num_left -= lane.takers[(lane.num_steps + 1 + step) % size]
             if num_left < 0:
                 return step
         return number
@@ -121,7 +121,7 @@ class FastForward:
                 num_growing = 0
                 if lane.times.needs_longest:
                     longest = lane.longest_context() + num_taken + 1
-                if lane.in_turns:
+                if lane.is_paged:
                     num_in_windows, num_growing, least = lane.in_windows(num_taken + 1)
                     lane.num_ahead = min(lane.num_ahead, least)
                 lane.ahead = array(

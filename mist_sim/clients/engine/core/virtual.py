@@ -280,7 +280,7 @@ class VirtualPipeline(Lane):
     def note_those_who_left(self, engine: VirtualEngine) -> None:
         """Note whether others have to be told of any request."""
         for lane in engine.lanes:
-            if lane.left:
+            if lane.notices:
                 self.note_left(-1, 0)
                 return
 

@@ -24,8 +24,17 @@ from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.metrics.stability import Stays
 from mist_sim.metrics.summary import joined_at
 from mist_sim.scenario import build
-from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
-from mist_sim.search.verdicts.steady_state import (
+from mist_sim.simulation import Simulation
+from mist_sim.simulation_rules import too_small_warnings
+from mist_sim.studies.subjects import one_run
+from mist_sim.studies.verdicts.request_times import (
+    RequestTimes,
+    Share,
+    Target,
+    counted,
+    none_counts,
+)
+from mist_sim.studies.verdicts.steady_state import (
     ERROR,
     OF_QUEUES,
     Look,
@@ -35,9 +44,6 @@ from mist_sim.search.verdicts.steady_state import (
     look,
     looks,
 )
-from mist_sim.simulation import Simulation
-from mist_sim.simulation_rules import too_small_warnings
-from mist_sim.studies.subjects import one_run
 from mist_sim.traces import AllAtOnce, ArrivalProcess, ClosedLoop, Workload
 from mist_sim.traces.base import RowSampler
 
@@ -290,16 +296,13 @@ def _warnings(recorder: Recorder, simulation: Simulation) -> tuple[ResultWarning
 
 def _seen(recorder: Recorder, target: Target, warmup: float) -> Seen:
     """Return what a look at a run sees."""
-    c: Mapping[str, Any] = recorder.requests.columns()
-    rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
-    rows = rows[np.argsort(c["request_id"][rows])]
-    c = {name: column[rows] for name, column in c.items()}
+    c = counted(recorder.requests.columns(), warmup)
     times = RequestTimes.of(recorder, warmup)
     of_users = recorder.visits.columns()["request_id"] >= 0
     visits = {name: column[of_users] for name, column in recorder.visits.columns().items()}
     started, left = visits["started_at"], visits["finished_at"]
     waits = joined_at(visits, c) if c["at_gateway"].any() else visits["queued_at"]
-    first = int(c["request_id"][0]) if len(rows) else 0
+    first = int(c["request_id"][0]) if len(times) else 0
     shares = [share for share, _ in target.shares_in(times).values()]
 
     def of_class(share: Share) -> OfClass | None:

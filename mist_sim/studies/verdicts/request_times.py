@@ -17,12 +17,23 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.metrics import Slo, latency
 from mist_sim.metrics.clients import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits, Limits
-from mist_sim.metrics.keeping import LimitOnShare, good_share, limits_on_percentiles, over
+from mist_sim.metrics.keeping import (
+    GOOD,
+    Kept,
+    LimitOnShare,
+    doubts_of,
+    first_missed,
+    good_share,
+    is_sure,
+    limits_on_percentiles,
+    most_over,
+    over,
+)
 from mist_sim.metrics.latency import NAMES, percentile_of
 from mist_sim.metrics.requests import OTHERS, request_columns
 from mist_sim.metrics.run_warnings import pooled_warnings
-from mist_sim.search.verdicts.steady_state import least_requests, quantile
 from mist_sim.studies.built import load_in_words
+from mist_sim.studies.verdicts.steady_state import least_requests, quantile
 from mist_sim.units import DURATION
 
 
@@ -63,6 +74,14 @@ NO_LIMIT = (
 )
 
 
+def counted(columns: Mapping[str, Any], warmup: float) -> dict[str, Any]:
+    """Return the rows of users' requests sent at or after `warmup` seconds, by their ids."""
+    is_user = columns["parent_id"] == columns["request_id"]
+    rows = np.flatnonzero(is_user & (columns["arrival_time"] >= warmup))
+    rows = rows[np.argsort(columns["request_id"][rows])]
+    return {name: column[rows] for name, column in columns.items()}
+
+
 @dataclass(frozen=True)
 class RequestTimes:
     """Latencies of the requests that count in a run, in order of their ids.
@@ -82,10 +101,7 @@ class RequestTimes:
     @classmethod
     def of(cls, recorder: Recorder, warmup: float) -> RequestTimes:
         """Return the times of user requests sent at or after `warmup` seconds."""
-        c: Mapping[str, Any] = request_columns(recorder)
-        rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
-        rows = rows[np.argsort(c["request_id"][rows])]
-        c = {name: column[rows] for name, column in c.items()}
+        c = counted(request_columns(recorder), warmup)
         failed = c["status"] != 0
         tpot = latency.tpot(c["decode_time"], c["num_gaps"])
         return cls(
@@ -141,6 +157,11 @@ class Share:
         if not found:
             return np.where(np.isinf(times.e2el), np.inf, 0.0)
         return np.asarray(np.max(found, axis=0))
+
+
+def _tells(summary: Mapping[str, Any], limit: LimitOnShare) -> bool:
+    """Tell whether a run's own percentile decides a limit: it leaves out requests that failed."""
+    return limit.figure in summary and not summary["failed"]
 
 
 class Misses(NamedTuple):
@@ -279,6 +300,27 @@ class Target:
             over(each, summaries) <= 1 for each in self.limits_on_percentiles
         )
 
+    def kept_in(self, name: str, summaries: Sequence[Mapping[str, Any]]) -> Kept:
+        """Return whether runs attain it, how sure that is, and which limit misses first.
+
+        name: of what was run, for sentences. summaries: one a seed, one or more.
+        """
+        every, on_top = self.limits_on_shares, self.limits_on_percentiles
+        own = every[: len(every) - len(on_top)]
+        keeps = self.attained_in(summaries)
+        figures_decide = not self.slo.classes and (self.each or not self.slo.limits)
+        share = None if self.has_parts else self.attainment
+        return Kept(
+            name,
+            fmean(map(good_share, summaries)),
+            keeps,
+            is_sure(every, share, summaries, keeps=keeps),
+            doubts_of(every, summaries),
+            first_missed(on_top, own, summaries),
+            most_over(every, summaries) if figures_decide else nan,
+            own[0].share if own and not figures_decide else nan,
+        )
+
     def gaps_over(self, recorder: Recorder, warmup: float) -> tuple[float, str]:
         """Return the largest percentile of a run's gaps over its limit, and its name.
 
@@ -301,6 +343,9 @@ class Target:
             found = [summary["slo"][key] for summary in summaries]
             told = [each for each in found if not (isnan(each["value"]) and each["kept"])]
             return not told or fmean(each["value"] for each in told) <= told[0]["limit"]
+        asked = LimitOnShare(metric, share.asked, share.limits[metric]) if self.each else None
+        if asked and not group and all(_tells(each, asked) for each in summaries):
+            return over(asked, summaries) <= 1
         if share.group is not None:
             summaries = [summary["classes"].get(group or OTHERS, {}) for summary in summaries]
             if share.group == 0:
@@ -381,6 +426,21 @@ def target_of(
         each=each or (slo.each if attainment is not None else slo.asks_each),
         percentiles=(*limits_on_percentiles(slo.figures), *percentiles),
     )
+
+
+def kept_by(
+    target: Target | None, name: str, summaries: Sequence[Mapping[str, Any]]
+) -> Kept | None:
+    """Return whether runs keep what is asked of them (`Target.kept_in`).
+
+    target: None: no limits but those that requests have of their own. None without any, or runs.
+    """
+    if target is not None and summaries:
+        return target.kept_in(name, summaries)
+    good = fmean(float(each.get(GOOD, nan)) for each in summaries) if summaries else nan
+    if isnan(good):
+        return None
+    return Kept(name, good, good >= asked_share(Slo()), True, doubts_of((), summaries))
 
 
 def asked_share(slo: Slo, attainment: float | None = None) -> float:
