@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from mist_sim.checks import Checked, NotNegative, Positive, Range, Share, check_fields
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.registry import Registry
+from mist_sim.units import Seconds
 
 ADMISSIONS = Registry("admissions")
 
@@ -102,21 +104,15 @@ class LimitAdmission(Admission):
         one at least; classes that are not named fill all.
     """
 
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_waiting: int | None = None
-    shares: Mapping[str, float] = field(default_factory=dict)
+    max_requests: Positive[int] | None = None
+    max_tokens: Positive[int] | None = None
+    max_waiting: NotNegative[int] | None = None
+    shares: Mapping[str, Share] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_requests is None and self.max_tokens is None:
             raise ValueError("max_requests or max_tokens must be set; without both nothing waits")
-        for name, least in (("max_requests", 1), ("max_tokens", 1), ("max_waiting", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
-        for label, share in self.shares.items():
-            if not 0 < share <= 1:
-                raise ValueError(f"shares must be > 0 and <= 1, got {share} for {brief(label)}")
+        check_fields(self)
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
         """Return why a request is refused: too many wait, and it cannot go on at once."""
@@ -147,7 +143,7 @@ class LimitAdmission(Admission):
 
 @ADMISSIONS.register("saturation")
 @dataclass(frozen=True, kw_only=True)
-class SaturationAdmission(Admission):
+class SaturationAdmission(Checked, Admission):
     """Requests wait while the clients are saturated, as in llm-d's flow control.
 
     A client's score is its queue over `queue_depth`, or its share of KV memory in use over
@@ -162,22 +158,10 @@ class SaturationAdmission(Admission):
         metrics that are read every 50 ms).
     """
 
-    queue_depth: int = 5
-    kv_cache_utilization: float = 0.8
-    interval: float = 0.05
+    queue_depth: Positive[int] = 5
+    kv_cache_utilization: Share = 0.8
+    interval: Annotated[Seconds, Range(f"[{SHORTEST:g}, inf)")] = 0.05
     sheds_from: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.queue_depth < 1:
-            raise ValueError(f"queue_depth must be >= 1, got {self.queue_depth}")
-        if not 0 < self.kv_cache_utilization <= 1:
-            raise ValueError(
-                f"kv_cache_utilization must be > 0 and <= 1, got {self.kv_cache_utilization}"
-            )
-        if not SHORTEST <= self.interval < inf:
-            raise ValueError(
-                f"interval must be finite and >= {SHORTEST:g} s, got {self.interval:g}"
-            )
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
         """Return why a request is refused: its priority is shed while clients are saturated."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mist_sim.bounds import MEASURED_TIMES, TABLE_BYTES
+from mist_sim.checks import Checked, NotNegative, Positive, check_fields
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs import lines_of, text_of
 from mist_sim.registry import Registry
@@ -57,8 +58,8 @@ class DurationDistribution(Protocol):
         """Return `n` times in seconds, shape (n,), each > 0."""
 
 
-SecondsOrLaw: TypeAlias = Seconds | DurationDistribution
-"""A time that is always the same, or one that is drawn anew each time."""
+SecondsOrLaw: TypeAlias = NotNegative[Seconds] | DurationDistribution
+"""A time that is always the same (>= 0 s), or one that is drawn anew each time."""
 
 
 def draws(
@@ -191,13 +192,10 @@ def _number(text: str) -> float | None:
 
 @DURATIONS.register("constant")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantDuration:
+class ConstantDuration(Checked):
     """Always the same. time: seconds (> 0), which is also the mean."""
 
-    time: Seconds
-
-    def __post_init__(self) -> None:
-        require_positive("time", self.time, "s")
+    time: Positive[Seconds]
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
         """Return n equal times, without a random draw."""
@@ -206,7 +204,7 @@ class ConstantDuration:
 
 @DURATIONS.register("exponential")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialDuration:
+class ExponentialDuration(Checked):
     """An exponential distribution: the chance to end does not depend on the time so far.
 
     mean: seconds (> 0).
@@ -214,10 +212,7 @@ class ExponentialDuration:
     Source: patience in the Erlang-A queue (Palm, 1957; Garnett, Mandelbaum and Reiman, 2002).
     """
 
-    mean: Seconds
-
-    def __post_init__(self) -> None:
-        require_positive("mean", self.mean, "s")
+    mean: Positive[Seconds]
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
         """Return n times."""
@@ -232,12 +227,11 @@ class GammaDuration:
     mean, std: seconds (> 0), of the law itself; std is 1e-6 to 100 times the mean.
     """
 
-    mean: Seconds
-    std: Seconds
+    mean: Positive[Seconds]
+    std: Positive[Seconds]
 
     def __post_init__(self) -> None:
-        require_positive("mean", self.mean, "s")
-        require_positive("std", self.std, "s")
+        check_fields(self)
         require_spread(self.mean, self.std)
         if self.std < 1e-6 * self.mean:
             raise ValueError(
@@ -256,12 +250,11 @@ class GammaDuration:
 class LogNormalDuration:
     """A lognormal distribution. mean, std: seconds (> 0), of the lognormal itself."""
 
-    mean: Seconds
-    std: Seconds
+    mean: Positive[Seconds]
+    std: Positive[Seconds]
 
     def __post_init__(self) -> None:
-        require_positive("mean", self.mean, "s")
-        require_positive("std", self.std, "s")
+        check_fields(self)
         require_spread(self.mean, self.std)
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
@@ -277,12 +270,11 @@ class UniformDuration:
     low (>= 0), high: the bounds in seconds.
     """
 
-    low: Seconds
+    low: NotNegative[Seconds]
     high: Seconds
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low < math.inf:
-            raise ValueError(f"low must be finite and >= 0 s, got {self.low}")
+        check_fields(self)
         if not self.low < self.high < math.inf:
             raise ValueError(f"high must be finite and > low ({self.low} s), got {self.high}")
 

@@ -10,6 +10,7 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.checks import NotNegative, check_fields
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import (
@@ -52,12 +53,11 @@ class HandBatch:
     """
 
     prompts: tuple[tuple[int, int], ...] = ()
-    decodes: int = 0
+    decodes: NotNegative[int] = 0
     context: int = 0
 
     def __post_init__(self) -> None:
-        if self.decodes < 0:
-            raise ScenarioError(f"decodes must be >= 0, got {self.decodes}")
+        check_fields(self, ScenarioError)
         if not (self.prompts or self.decodes):
             raise ScenarioError("a step needs a prompt or a decode; give --prompts or --decodes")
         for new, context in self.prompts:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from math import inf
 from typing import Any, Literal, NamedTuple
 
 from simpy.events import Event
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.clients import Client
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.request import Request
@@ -18,7 +18,7 @@ from mist_sim.durations import not_reached
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.traces import TraceRow
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 __all__ = [
     "Change",
@@ -42,19 +42,13 @@ class Change:
     Raises ValueError for values out of range.
     """
 
-    at: Seconds
-    num_p: int
-    s_p: int
+    at: NotNegative[Seconds]
+    num_p: Positive[int]
+    s_p: Positive[int]
     s_d: int
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 <= self.at < inf:
-            raise ValueError(f"at must be finite and >= 0 s, got {self.at}")
-        if self.num_p < 1:
-            raise ValueError(f"num_p must be >= 1, got {self.num_p}")
-        if self.s_p < 1:
-            raise ValueError(f"s_p must be >= 1, got {self.s_p}")
+        check_fields(self)
         if not 1 <= self.s_d <= self.s_p:
             raise ValueError(f"s_d must be in [1, s_p] ([1, {self.s_p}]), got {self.s_d}")
 
@@ -77,19 +71,13 @@ class OnChange:
     is significant, and how long a window is, are ours.
     """
 
-    window: Seconds = 120.0
-    change: float = 0.5
-    delay: Seconds = 120.0
+    window: Positive[Seconds] = 120.0
+    change: Positive[float] = 0.5
+    delay: NotNegative[Seconds] = 120.0
     chunks: tuple[int, ...] = (256, 512, 1024, 2048)
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.window < inf:
-            raise ValueError(f"window must be finite and > 0 s, got {self.window}")
-        if not 0 < self.change < inf:
-            raise ValueError(f"change must be finite and > 0, got {self.change}")
-        if not 0 <= self.delay < inf:
-            raise ValueError(f"delay must be finite and >= 0 s, got {self.delay}")
+        check_fields(self)
         if len(set(self.chunks)) < 2 or min(self.chunks) < 1:
             raise ValueError(
                 f"chunks must be two sizes of >= 1 token or more, got {list(self.chunks)}"

@@ -13,9 +13,10 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from mist_sim.bounds import NESTING, TOML_BYTES
+from mist_sim.checks import hints_of
 from mist_sim.errors import ScenarioError, brief, did_you_mean, printable, require_known
 from mist_sim.inputs import check_plain, text_of
 from mist_sim.units import Kind
@@ -131,7 +132,7 @@ def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> 
     place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
     if not isinstance(table, dict):
         raise ScenarioError(f"{place} must be a table, got {brief(table)}")
-    hints = get_type_hints(cls, include_extras=True)
+    hints = dict(hints_of(cls))
     for item in fields(cls):
         if not item.metadata.get("in_files", True):
             del hints[item.name]
@@ -151,42 +152,32 @@ def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> 
 
 def _convert(hint: Any, value: object, where: str, name: str) -> object:
     """Return a value of a spec as the type of its field."""
+    choices = [choice for choice in get_args(hint) if choice is not NoneType]
+    if NoneType in get_args(hint) and len(choices) == 1:
+        hint = choices[0]
+    if get_origin(hint) is Annotated:
+        hint, *marks = get_args(hint)
+        if kind := next((mark for mark in marks if isinstance(mark, Kind)), None):
+            return _quantity(kind, value, f"{where}: {name}")
     if isinstance(hint, type) and is_dataclass(hint):
         return read_table(hint, value, where, f"{name}.")
-    kind = _kind_of(hint)
-    if kind is not None:
-        return _quantity(kind, value, f"{where}: {name}")
     if get_origin(hint) is Mapping:
         if not isinstance(value, dict):
             raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
         inner = get_args(hint)[1]
         return {key: _convert(inner, item, where, f"{name}.{key}") for key, item in value.items()}
-    if hint is float or (hint == float | None and value is not None):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
-        return float(value)
-    if hint is bool:
-        if not isinstance(value, bool):
-            raise ScenarioError(f"{where}: {name} must be true or false, got {brief(value)}")
-        return value
-    if hint in (int, int | None):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
-        return value
-    if not isinstance(value, str):
-        raise ScenarioError(f"{where}: {name} must be a string, got {brief(value)}")
-    return value
+    words, kinds = _PLAIN.get(hint, _PLAIN[str])
+    if not isinstance(value, kinds) or isinstance(value, bool) != (hint is bool):
+        raise ScenarioError(f"{where}: {name} must be {words}, got {brief(value)}")
+    return float(cast("float", value)) if hint is float else value
 
 
-def _kind_of(hint: Any) -> Kind | None:
-    """Return the kind of a quantity, which may be optional."""
-    choices = [choice for choice in get_args(hint) if choice is not NoneType]
-    if get_origin(hint) is not Annotated and len(choices) == 1:
-        hint = choices[0]
-    if get_origin(hint) is not Annotated:
-        return None
-    kind = get_args(hint)[1]
-    return kind if isinstance(kind, Kind) else None
+_PLAIN: Mapping[Any, tuple[str, Any]] = {
+    float: ("a number", int | float),
+    bool: ("true or false", bool),
+    int: ("a whole number", int),
+    str: ("a string", str),
+}
 
 
 def _quantity(kind: Kind, value: object, place: str) -> float:

@@ -8,11 +8,9 @@ that scenario files can insist on a unit and write the value back without losing
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -106,42 +104,6 @@ def is_number(value: object) -> bool:
 def plain_number(value: Any) -> Any:
     """Return a scalar of NumPy as a number of Python, and anything else as it is."""
     return value.item() if hasattr(value, "dtype") and value.shape == () else value
-
-
-def require_quantities(part: object) -> None:
-    """Raise ValueError for fields of a dataclass that have text in place of quantities or tuples.
-
-    Texts such as "100 GB/s", and one name in place of a tuple of them, are for scenario files.
-    """
-    kind = cast("Hashable", type(part))  # as mypy asks of what is cached
-    for name, is_tuple, is_quantity in _fields(kind):
-        value = getattr(part, name)
-        if value is None:
-            continue
-        if is_tuple and (isinstance(value, str) or not isinstance(value, Iterable)):
-            raise ValueError(f"{name} must be a tuple, got {brief(value)}; write {brief((value,))}")
-        if is_quantity:
-            for each in value if is_tuple else [value]:
-                if isinstance(each, str):
-                    require_number(name, each)
-
-
-@cache
-def _fields(kind: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
-    """Return the fields of a class: whether each is a tuple, and whether it holds quantities."""
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a user's subclass, made in a function of names that only it knows
-        return ()
-    return tuple(
-        (name, any(get_origin(each) is tuple for each in (hint, *get_args(hint))), _marked(hint))
-        for name, hint in ((each.name, hints[each.name]) for each in fields(kind) if each.init)
-    )
-
-
-def _marked(hint: object) -> bool:
-    """Tell whether a kind of quantity is in an annotation."""
-    return isinstance(hint, Kind) or any(map(_marked, get_args(hint)))
 
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/$%]+)\s*")

@@ -19,6 +19,7 @@ import numpy as np
 from mist_sim.bestserve.drawn_requests import Floats, Requests
 from mist_sim.bestserve.oracle import Times
 from mist_sim.bestserve.strategy import Strategy
+from mist_sim.checks import Positive, check_fields
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.rng import Streams
 from mist_sim.studies.verdicts.request_times import RequestTimes
@@ -255,12 +256,11 @@ class Method:
     Raises ScenarioError for another tau or routing.
     """
 
-    tau: float = TAU
+    tau: Positive[float] = TAU
     routing: Routing = "shuffle"
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau < inf:
-            raise ScenarioError(f"tau must be finite and > 0, got {self.tau:g}")
+        check_fields(self, ScenarioError)
         Order(self.routing, 1, Streams(0).generator("routing"))
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Self
 
-from mist_sim.bounds import COPIES, COUNT
+from mist_sim.bounds import COPIES
+from mist_sim.checks import Count, Positive, check_fields
 from mist_sim.errors import ScenarioError, brief
 
 _TOGETHER = re.compile(r"(\d{1,9})m")
@@ -35,13 +36,14 @@ class Strategy:
     together: int = 0
     prefill: int = 0
     decode: int = 0
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    prefill_batch: int = 4
-    decode_batch: int = 16
+    tensor_parallel_size: Count = 1
+    pipeline_parallel_size: Count = 1
+    prefill_batch: Count = 4
+    decode_batch: Count = 16
     gpu: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, ScenarioError)
         counts = (self.together, self.prefill, self.decode)
         is_one = self.together > 0 and self.prefill == self.decode == 0
         is_other = self.together == 0 and self.prefill > 0 and self.decode > 0
@@ -50,14 +52,6 @@ class Strategy:
                 "strategy must have instances that do both, or >= 1 of prefill and >= 1 of decode, "
                 f"{COPIES} at most, got {self.name}; such as 2m or 1p1d"
             )
-        for name in (
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "prefill_batch",
-            "decode_batch",
-        ):
-            if not 1 <= (value := getattr(self, name)) <= COUNT:
-                raise ScenarioError(f"{name} of strategy {self.name} must be >= 1, got {value}")
 
     @classmethod
     def parse(cls, name: str, **layout: Any) -> Self:
@@ -156,17 +150,16 @@ class Space:
     names: tuple[str, ...] = ()
     instances: int = 5
     gpus: tuple[str, ...] = ()
-    tensor_parallel_sizes: tuple[int, ...] = ()
-    pipeline_parallel_sizes: tuple[int, ...] = ()
-    prefill_batches: tuple[int, ...] = (4,)
-    decode_batches: tuple[int, ...] = (16,)
-    max_gpus: int | None = None
+    tensor_parallel_sizes: tuple[Positive[int], ...] = ()
+    pipeline_parallel_sizes: tuple[Positive[int], ...] = ()
+    prefill_batches: tuple[Positive[int], ...] = (4,)
+    decode_batches: tuple[Positive[int], ...] = (16,)
+    max_gpus: Positive[int] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, ScenarioError)
         for name in (*_SIZES, "names", "gpus"):
             values = getattr(self, name)
-            if name in _SIZES and any(value < 1 for value in values):
-                raise ScenarioError(f"{name} must be >= 1, got {min(values)}")
             if len(set(values)) < len(values):
                 raise ScenarioError(f"{name} must differ, got {brief(list(values))}")
             if name.endswith("_batches") and not values:
@@ -175,8 +168,6 @@ class Space:
             Strategy.parse(name)
         if not self.names:
             list(names_up_to(min(self.instances, 1)))
-        if self.max_gpus is not None and self.max_gpus < 1:
-            raise ScenarioError(f"max_gpus must be >= 1, got {self.max_gpus}")
 
     def strategies(self, layout: tuple[int, int]) -> list[Strategy]:
         """Return the strategies. layout: tensor and pipeline parallel size where none are given.

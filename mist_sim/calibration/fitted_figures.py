@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from mist_sim.calibration.regression import MeasuredSteps, read_splitwise
+from mist_sim.checks import NotNegative, check_fields
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, printable
@@ -241,10 +242,11 @@ class LoopProtocol:
     think_time: float = 0.0
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
-    tokens_beyond_prompt: int | None = None
+    tokens_beyond_prompt: NotNegative[int] | None = None
     engine: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         version_of(self.engine)  # refuses names that are not known
         ClosedLoop(concurrency=1, think_time=self.think_time)  # refuses invalid times
         if self.tokens_beyond_prompt is None:
@@ -253,8 +255,6 @@ class LoopProtocol:
             raise ValueError(
                 "max_num_batched_tokens has no effect together with tokens_beyond_prompt"
             )
-        if self.tokens_beyond_prompt < 0:
-            raise ValueError(f"tokens_beyond_prompt must be >= 0, got {self.tokens_beyond_prompt}")
 
     def scheduler(self, gpu: GpuSpec, prompt: int) -> ChunkedScheduler:
         """Return the scheduler of the engine that served prompts of that many tokens.

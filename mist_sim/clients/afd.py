@@ -15,13 +15,14 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, inf, nan
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.bounds import BUNDLE, COPIES, LAYERS
+from mist_sim.checks import NotNegative, Positive, Range, check_fields
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
@@ -244,6 +245,11 @@ class BatchSlots:
         self.num_filled -= 1
 
 
+def _of_bundle(name: str) -> Range:
+    """Return the range of a size of a bundle."""
+    return Range(f"[1, {BUNDLE[name]}]")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleConfig:
     """A bundle of attention and FFN workers.
@@ -263,21 +269,16 @@ class BundleConfig:
     """
 
     coefficients: AfdCoefficients
-    attention_workers: int
-    ffn_workers: int = 1
-    slots: int
-    batches: int = 2
+    attention_workers: Annotated[int, _of_bundle("attention_workers")]
+    ffn_workers: Annotated[int, _of_bundle("ffn_workers")] = 1
+    slots: Annotated[int, _of_bundle("slots")]
+    batches: Annotated[int, _of_bundle("batches")] = 2
     static_graph: bool = True
-    layers: int | None = None
+    layers: Annotated[int, Range(f"[1, {LAYERS}]")] | None = None
     joint_steps: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in BUNDLE.items():
-            value = getattr(self, name)
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
-        if self.layers is not None and not 1 <= self.layers <= LAYERS:
-            raise ValueError(f"layers must be from 1 to {LAYERS}, got {self.layers}")
+        check_fields(self)
         if self.joint_steps and self.layers is None:
             raise ValueError(
                 "layers are required with joint_steps: without them no batch would be in attention "
@@ -1005,30 +1006,26 @@ class AfdClient(Client):
     beta_f: float | None = None
     alpha_c: float | None = None
     beta_c: float | None = None
-    cycle_s: Seconds
+    cycle_s: Positive[Seconds]
     communication: Literal["coefficients", "topology"] = "coefficients"
     place: str | None = None
     ffn_place: str | None = None
-    attention_gpus: int = 1
-    ffn_gpus: int = 1
+    attention_gpus: Annotated[int, Range(f"[1, {COPIES}]")] = 1
+    ffn_gpus: Annotated[int, Range(f"[1, {COPIES}]")] = 1
     gpu: str | GpuSpec | None = None
     ffn_gpu: str | GpuSpec | None = None
-    gpu_price: DollarsPerHour | None = None
-    ffn_gpu_price: DollarsPerHour | None = None
+    gpu_price: NotNegative[DollarsPerHour] | None = None
+    ffn_gpu_price: NotNegative[DollarsPerHour] | None = None
     static_graph: bool = True
     layers: int | None = None
     joint_steps: bool = False
     placement: Literal["random", "least_load"] = "random"
-    max_model_len: int | None = None
+    max_model_len: Annotated[int, Range("[2, inf)")] | None = None
     kv_memory: Bytes | None = None
     kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 < self.cycle_s < inf:
-            raise ValueError(f"cycle_s must be finite and > 0 s, got {self.cycle_s}")
-        if self.placement not in PLACEMENTS:
-            known = ", ".join(PLACEMENTS)
-            raise ValueError(f"placement must be one of {known}, got {self.placement!r}")
+        check_fields(self)
         base = named_coefficients(self.coefficients) if self.coefficients else None
         given = {name: getattr(self, name) for name in _COEFFICIENTS}
         self._check_gpus()
@@ -1076,12 +1073,9 @@ class AfdClient(Client):
     def _machine(self) -> BundleMachine | None:
         """Return the GPUs of all workers; None if they are unknown.
 
-        Raises ValueError for prices out of range, for options that need an unset GPU, and if
+        Raises ValueError for options that need an unset GPU, and if
         weights and `kv_memory` do not fit.
         """
-        for name, price in (("gpu_price", self.gpu_price), ("ffn_gpu_price", self.ffn_gpu_price)):
-            if price is not None and not 0 <= price < inf:
-                raise ValueError(f"{name} must be finite and >= 0 $/h, got {price}")
         for name, basis in (
             ("ffn_gpu", "gpu"),
             ("gpu_price", "gpu"),
@@ -1151,23 +1145,14 @@ class AfdClient(Client):
             )
 
     def _check_gpus(self) -> None:
-        if self.communication not in ("coefficients", "topology"):
-            raise ValueError(
-                f"communication must be coefficients or topology, got {self.communication!r}"
-            )
         if self.communication == "topology" and self.alpha_c is not None:
             raise ValueError(
                 "alpha_c must not be set with communication: topology, which derives it, "
                 f"got {self.alpha_c}"
             )
-        for name in ("attention_gpus", "ffn_gpus"):
-            if not 1 <= getattr(self, name) <= COPIES:
-                raise ValueError(f"{name} must be from 1 to {COPIES}, got {getattr(self, name)}")
 
     def _check_memory(self) -> None:
         longest = self.max_model_len
-        if longest is not None and longest < 2:
-            raise ValueError(f"max_model_len must be >= 2 tokens, got {longest}")
         if self.kv_memory is None:
             return
         if longest is None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Integral
 
 from mist_sim.bounds import COPIES
+from mist_sim.checks import check_fields
 from mist_sim.clients.engine_options import EngineOptions
 from mist_sim.clients.refused_options import LOADS_IN_STEP, REFUSALS
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 
@@ -29,9 +28,7 @@ class EngineConfig(EngineOptions):  # noqa: D101 - `EngineOptions` says what eac
 
 def check_options(config: EngineOptions) -> None:
     """Raise ScenarioError for options out of their ranges, and for those that contradict others."""
-    for name in PARALLEL_SIZES:
-        if getattr(config, name) < 1:
-            raise ScenarioError(f"{name} must be >= 1, got {getattr(config, name)}")
+    check_fields(config, ScenarioError)
     if config.data_parallel_size > COPIES:
         raise ScenarioError(
             f"data_parallel_size must be <= {COPIES}, got {config.data_parallel_size}"
@@ -70,7 +67,7 @@ def check_options(config: EngineOptions) -> None:
             "virtual_engines must be false with pipeline_parallel_size 1; it has no effect on "
             "one rank"
         )
-    _check_figures(config)
+    _check_factors(config)
     _check_planning_ahead(config)
     for refusal in REFUSALS:
         refusal.check(config)
@@ -78,10 +75,8 @@ def check_options(config: EngineOptions) -> None:
         _check_layouts(config, config.resharding)
 
 
-def _check_figures(config: EngineOptions) -> None:
-    """Raise ScenarioError for a price or a factor of step times that is none."""
-    if config.gpu_price is not None and not 0 <= config.gpu_price < math.inf:
-        raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {config.gpu_price}")
+def _check_factors(config: EngineOptions) -> None:
+    """Raise ScenarioError for a factor of step times that is none."""
     try:
         StepTimeScale.of(config.step_time_scale)
     except ValueError as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
+from mist_sim.checks import NotNegative, Positive
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
@@ -41,7 +42,6 @@ from mist_sim.models.vision import ImagesConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
-Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
 
 
@@ -133,13 +133,13 @@ class EngineOptions:
     gpu: str | Mapping[str, Any] | GpuSpec = "h100-sxm"
     engine: str | None = None
     quantization: WeightDtype | None = None
-    tensor_parallel_size: Count = 1
-    pipeline_parallel_size: Count = 1
+    tensor_parallel_size: Positive[int] = 1
+    pipeline_parallel_size: Positive[int] = 1
     virtual_engines: bool = False
     role: Role | None = None
-    decode_context_parallel_size: Count = 1
-    prefill_context_parallel_size: Count = 1
-    data_parallel_size: Count = 1
+    decode_context_parallel_size: Positive[int] = 1
+    prefill_context_parallel_size: Positive[int] = 1
+    data_parallel_size: Positive[int] = 1
     enable_expert_parallel: bool = False
     expert_load_imbalance: float = 1.0
     all2all_backend: All2AllBackend = GATHERS
@@ -159,7 +159,7 @@ class EngineOptions:
     step_time_scale: float | StepTimeScale | None = None
     async_scheduling: bool | None = None
     power_limit: Watts | None = None
-    gpu_price: DollarsPerHour | None = None
+    gpu_price: NotNegative[DollarsPerHour] | None = None
     sampling: Sampling | None = None
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.clients.rag import BatchedClient
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
@@ -49,17 +50,14 @@ class ImageEncoderClient(BatchedClient):
     _: KW_ONLY
     model: str
     gpu: str
-    tensor_parallel_size: int = 1
-    max_batch_size: int = 8
-    max_wait: Seconds = 0.0
-    bandwidth: BytesPerSecond | None = None
+    tensor_parallel_size: Positive[int] = 1
+    max_batch_size: Positive[int] = 8
+    max_wait: NotNegative[Seconds] = 0.0
+    bandwidth: Positive[BytesPerSecond] | None = None
     gpu_price: DollarsPerHour | None = None
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel_size < 1:
-            raise ValueError(f"tensor_parallel_size must be >= 1, got {self.tensor_parallel_size}")
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise ValueError(f"bandwidth must be > 0 B/s, got {self.bandwidth}")
+        check_fields(self)
         model = load_model(self.model)
         if model.vision is None:
             raise ScenarioError(f"model must have a vision tower that is known, got {model.name}")
@@ -76,7 +74,6 @@ class ImageEncoderClient(BatchedClient):
         times = TimesOrigin(estimate="analytic", settings={})
         plain = ClientTraits.serving([EncodeImages.kind])
         super().__init__(self.name, replace(plain, times=times, machine=machine))
-        self.check_batches()
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation, with a track for the passes."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from mist_sim.checks import Checked, Positive
 from mist_sim.clients.kv_cache import PrefixHistory
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
@@ -13,7 +14,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionControl:
+class AdmissionControl(Checked):
     """Refusals under overload; a refused request may be sent again. By default none is refused.
 
     max_num_waiting: largest number of waiting requests; a request that finds as many is refused
@@ -27,13 +28,9 @@ class AdmissionControl:
         for blocks, `drop_expired` complements it.
     """
 
-    max_num_waiting: int | None = None
+    max_num_waiting: Positive[int] | None = None
     drop_expired: bool = False
     early_rejection: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_num_waiting is not None and self.max_num_waiting < 1:
-            raise ValueError(f"max_num_waiting must be >= 1, got {self.max_num_waiting}")
 
 
 class PromptBacklog:

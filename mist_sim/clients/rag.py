@@ -8,7 +8,6 @@ dollars are computed. The search's cores are in no track: their watts are unknow
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from simpy.events import Event
 from simpy.resources.resource import Request
 
+from mist_sim.checks import Checked, NotNegative, Positive, check_fields
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
@@ -68,13 +68,6 @@ class BatchedClient(Client):
     max_batch_size: int
     max_wait: float
     device: Device | None = None
-
-    def check_batches(self) -> None:
-        """Raise ValueError unless batches have a size and a finite wait."""
-        if self.max_batch_size < 1:
-            raise ValueError(f"max_batch_size must be >= 1, got {self.max_batch_size}")
-        if not 0 <= self.max_wait < math.inf:
-            raise ValueError(f"max_wait must be finite and >= 0 s, got {self.max_wait}")
 
     @abstractmethod
     def batch_seconds(self, batch: Sequence[Visit]) -> float:
@@ -204,17 +197,15 @@ class EncoderPass:
 
     model: str
     gpu: str
-    tensor_parallel_size: int = 1
-    max_num_texts: int = 32
+    tensor_parallel_size: Positive[int] = 1
+    max_num_texts: Positive[int] = 32
     enforce_eager: bool = True
     gpu_price: DollarsPerHour | None = None
     _predictor: RooflinePredictor = field(init=False, repr=False, compare=False)
     _known: dict[tuple[int, ...], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "max_num_texts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check_fields(self)
         model, ranks = load_model(self.model), self.tensor_parallel_size
         cluster = Cluster(load_gpu(self.gpu), ranks)
         predictor = RooflinePredictor(model, cluster, enforce_eager=self.enforce_eager)
@@ -411,7 +402,7 @@ class TokenLaw(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassageStore:
+class PassageStore(Checked):
     """The store of passages' texts; the texts of a batch are fetched together.
 
     latency: until the first byte of a batch arrives (>= 0). bandwidth: of the bytes after it (> 0).
@@ -419,16 +410,9 @@ class PassageStore:
     Raises ValueError for values outside these ranges.
     """
 
-    latency: Seconds
-    bandwidth: BytesPerSecond
-    bytes_per_token: Bytes = 4.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
-        for name in ("bandwidth", "bytes_per_token"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and > 0, got {getattr(self, name)}")
+    latency: NotNegative[Seconds]
+    bandwidth: Positive[BytesPerSecond]
+    bytes_per_token: Positive[Bytes] = 4.0
 
     def seconds(self, num_tokens: int) -> float:
         """Return how long passages of so many tokens take."""
@@ -520,8 +504,8 @@ class RagClient(BatchedClient):
 
     name: str
     _: KW_ONLY
-    passage_tokens: int | TokenLaw
-    num_documents: int = 4
+    passage_tokens: NotNegative[int] | TokenLaw
+    num_documents: Positive[int] = 4
     num_candidates: int | None = None
     embedder: TextPass | None = None
     index: VectorIndex | None = None
@@ -529,14 +513,14 @@ class RagClient(BatchedClient):
     reranker: TextPass | None = None
     store: PassageStore | None = None
     latency_table: LatencyTable | None = None
-    max_batch_size: int = 32
-    max_wait: Seconds = 0.0
+    max_batch_size: Positive[int] = 32
+    max_wait: NotNegative[Seconds] = 0.0
     device: Device | None = None
 
     def __post_init__(self) -> None:
         traits = rag_traits(self.embedder, self.reranker, self.search, self.device)
         super().__init__(self.name, traits)
-        self.check_batches()
+        check_fields(self)
         self._check_numbers()
         if self.latency_table is not None:
             self._check_table(self.latency_table)
@@ -544,15 +528,11 @@ class RagClient(BatchedClient):
             self._check_search()
 
     def _check_numbers(self) -> None:
-        if isinstance(self.passage_tokens, int) and self.passage_tokens < 0:
-            raise ValueError(f"passage_tokens must be >= 0, got {self.passage_tokens}")
         for name in ("reranker", "store"):
             if self.passage_tokens == 0 and getattr(self, name) is not None:
                 raise ValueError(
                     f"passage_tokens must be > 0 with {name}, whose time depends on it, got 0"
                 )
-        if self.num_documents < 1:
-            raise ValueError(f"num_documents must be >= 1, got {self.num_documents}")
         if (self.reranker is None) != (self.num_candidates is None):
             rule = "be left out without" if self.reranker is None else "be given with"
             raise ValueError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Literal
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.checks import Positive, Share, check_fields
+from mist_sim.errors import ScenarioError
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
 Policy = Literal[
@@ -17,7 +18,6 @@ Policy = Literal[
     "ttft_bound",
 ]
 Running = Literal["drain", "pause", "out"]
-_Count = Annotated[int, ">= 1"]
 
 HOST_MEMORY = 80 * 2.0**30  # bytes a GPU (Seesaw 6.1)
 SHARE_IN_USE = 0.5  # assumed: Seesaw 4.2 mentions thresholds without values
@@ -61,40 +61,22 @@ class Resharding:
     Raises ScenarioError for options out of range or without effect.
     """
 
-    tensor_parallel_size: _Count = 1
-    pipeline_parallel_size: _Count = 1
+    tensor_parallel_size: Positive[int] = 1
+    pipeline_parallel_size: Positive[int] = 1
     policy: Policy = "transition_minimising"
-    threshold: float | None = None
+    threshold: Share | None = None
     ttft_limit: Seconds | None = None
     to_prefill: float | None = None
     to_decode: float | None = None
     running: Running | None = None
     prefetch: bool | None = None
-    host_memory: Bytes | None = None
-    host_bandwidth: BytesPerSecond | None = None
-    host_copy_bandwidth: BytesPerSecond | None = None
-    kv_layout_efficiency: float = 1.0
+    host_memory: Positive[Bytes] | None = None
+    host_bandwidth: Positive[BytesPerSecond] | None = None
+    host_copy_bandwidth: Positive[BytesPerSecond] | None = None
+    kv_layout_efficiency: Share = 1.0
 
     def __post_init__(self) -> None:
-        for name, known in (("policy", get_args(Policy)), ("running", get_args(Running))):
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                raise ScenarioError(
-                    f"{name} has no {value!r}{did_you_mean(value, known)} Known: {', '.join(known)}"
-                )
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-            if getattr(self, name) < 1:
-                raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
-        for name in ("host_memory", "host_bandwidth", "host_copy_bandwidth"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ScenarioError(f"{name} must be > 0, got {value:g}")
-        if self.threshold is not None and not 0 < self.threshold <= 1:
-            raise ScenarioError(f"threshold must be in (0, 1], got {self.threshold:g}")
-        if not 0 < self.kv_layout_efficiency <= 1 or math.isnan(self.kv_layout_efficiency):
-            raise ScenarioError(
-                f"kv_layout_efficiency must be in (0, 1], got {self.kv_layout_efficiency:g}"
-            )
+        check_fields(self, ScenarioError)
         self._check_effect()
         if self.policy == "ttft_bound":
             self._check_bound()

@@ -13,10 +13,10 @@ from typing import Any
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.deadlines import given_up, limits_of
 from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.dispatch import Dispatch
-from mist_sim.coordination.front_ends import through
 from mist_sim.coordination.growth import beyond_limit, grow
 from mist_sim.coordination.places_ahead import Absences, PlacesAhead, PromptVisit
 from mist_sim.core.front_end import ApiServers
@@ -26,6 +26,7 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import RefusalError, Router
+from mist_sim.stages import Prefill
 
 Spawn = Callable[[Request], Event]
 """Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
@@ -313,3 +314,44 @@ def _nobody_serves(request: Request, stage: Stage, client: Client | None) -> str
         of_model = f" of {request.model}" if request.model else ""
         return f"no client serves the stage {stage.kind!r}{of_model}"
     return f"{client.name} serves {stage.kind!r} only after a prefill that left its KV entries"
+
+
+def through(
+    servers: ApiServers,
+    env: Environment,
+    request: Request,
+    visits: list[Visit],
+    kv: HeldKv | None,
+) -> Generator[Event, object, Failure | None]:
+    """Delay a request before its next stage; return a failure if its sender gives up, or None.
+
+    A prompt goes through a server, after the answer before it. A stage that continues from a
+    prompt's entries on another client (`kv`) takes the hop to that client's server. Other stages
+    take no time.
+    """
+    stages, begun_at = request.to_serve, env.now
+    stage, last = stages[0], visits[-1] if visits else None
+    if stage.continues:
+        if kv is None or last is None or last.outcome is not SERVED:
+            return None
+        enters_at = begun_at + servers.hop(kv.num_prompt_tokens)
+    else:
+        if last is not None and last.num_output_tokens and last.num_served_stages:
+            yield env.at(begun_at + servers.leaves_after(visits[-1:]))
+        enters_at = env.now
+        if stage.kind == Prefill.kind:
+            parsed_at = servers.parsed_at(env.now)
+            if parsed_at > env.now:
+                limit_at, limit = (limits_of(request) or [(parsed_at, "")])[0]
+                yield env.at(max(min(limit_at, parsed_at), env.now))
+                if limit_at < parsed_at:
+                    return given_up(request, limit, env.now)
+            enters_at = servers.enters_at(env.now, stage.num_input_tokens)
+    limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
+    if limit_at < enters_at:
+        yield env.at(max(limit_at, env.now))
+        return given_up(request, limit, env.now)
+    if enters_at > env.now:
+        yield env.at(enters_at)
+    request.front_end += env.now - begun_at
+    return None

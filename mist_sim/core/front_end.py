@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
+from mist_sim.checks import Checked, NotNegative, Positive
 from mist_sim.core.visit import Visit
 from mist_sim.units import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontEnd:
+class FrontEnd(Checked):
     """Times between users and engines: HTTP, tokenizing, streaming.
 
     Users' latencies include these times, the engine's own times do not. If step times come from
@@ -38,22 +38,14 @@ class FrontEnd:
     Raises ValueError for times that are negative or not finite, and for fewer than one process.
     """
 
-    request: Seconds | None = None
-    parse: Seconds | None = None
-    prompt_token: Seconds | None = None
-    stream_token: Seconds | None = None
-    response: Seconds | None = None
-    output_token: Seconds | None = None
-    hop: Seconds | None = None
-    api_server_count: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in TIMES:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
-        if self.api_server_count is not None and self.api_server_count < 1:
-            raise ValueError(f"api_server_count must be >= 1, got {self.api_server_count}")
+    request: NotNegative[Seconds] | None = None
+    parse: NotNegative[Seconds] | None = None
+    prompt_token: NotNegative[Seconds] | None = None
+    stream_token: NotNegative[Seconds] | None = None
+    response: NotNegative[Seconds] | None = None
+    output_token: NotNegative[Seconds] | None = None
+    hop: NotNegative[Seconds] | None = None
+    api_server_count: Positive[int] | None = None
 
     def or_else(self, default: FrontEnd) -> FrontEnd:
         """Return a copy with None taken from `default`, but for the hop, which is derived."""

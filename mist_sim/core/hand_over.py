@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from mist_sim.checks import Checked
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.errors import brief
 
 FirstToken = Literal["prefill", "decode"]
 Transfer = Literal["pull", "push"]
@@ -42,7 +42,7 @@ class HandOverPolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
+class HandOver(Checked):
     """Options of all hand-overs of a simulation.
 
     first_token: the client that emits the first token to the user. `prefill`: the prefill client,
@@ -65,16 +65,6 @@ class HandOver:
     transfer: Transfer = "pull"
     pools: Pools = "global"
     policy: HandOverPolicy | None = None
-
-    def __post_init__(self) -> None:
-        if self.first_token not in get_args(FirstToken):
-            raise ValueError(
-                f"first_token must be prefill or decode, got {brief(self.first_token)}"
-            )
-        if self.transfer not in get_args(Transfer):
-            raise ValueError(f"transfer must be pull or push, got {brief(self.transfer)}")
-        if self.pools not in get_args(Pools):
-            raise ValueError(f"pools must be global or local, got {brief(self.pools)}")
 
     @property
     def drops_first(self) -> bool:

@@ -37,6 +37,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mist_sim.bounds import NUMBER
+from mist_sim.checks import Checked, NotNegative, Positive, check_fields
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices import GpuSpec, Kernel, architecture_names, kernel_of, kernels_of
@@ -46,10 +47,11 @@ from mist_sim.hardware.power import Array, Demand, Load, step_watts
 from mist_sim.hardware.work import StepCounts, attention_demand, demand_of, expert_demand, peak
 from mist_sim.models import MoeSpec, operators
 from mist_sim.models.spec import ModelSpec
+from mist_sim.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfdCoefficients:
+class AfdCoefficients(Checked):
     """Times linear in the load of each part of the cycle, in cycles or any unit of time.
 
     alpha_a, beta_a: attention of one worker, per token in its KV cache, and fixed.
@@ -60,20 +62,12 @@ class AfdCoefficients:
     Source: arXiv 2601.21351v3, section 3.1.
     """
 
-    alpha_a: float
-    beta_a: float
-    alpha_f: float
-    beta_f: float
-    alpha_c: float
-    beta_c: float
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("alpha_a", "alpha_f") and not 0 < value < math.inf:
-                raise ValueError(f"{field.name} must be > 0 and finite, got {value}")
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{field.name} must be >= 0 and finite, got {value}")
+    alpha_a: Positive[float]
+    beta_a: NotNegative[float]
+    alpha_f: Positive[float]
+    beta_f: NotNegative[float]
+    alpha_c: NotNegative[float]
+    beta_c: NotNegative[float]
 
     # numbers, or arrays of them
     def attention_time(self, num_tokens: Any) -> Any:
@@ -344,17 +338,12 @@ class FfnCards:
     """
 
     gpu: GpuSpec
-    num_cards: int
-    network_bandwidth: float
+    num_cards: Positive[int]
+    network_bandwidth: Positive[BytesPerSecond]
     expert_load_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_cards < 1:
-            raise ValueError(f"num_cards must be >= 1, got {self.num_cards}")
-        if not 0 < self.network_bandwidth < math.inf:
-            raise ValueError(
-                f"network_bandwidth must be finite and > 0 B/s, got {self.network_bandwidth}"
-            )
+        check_fields(self)
         if not 1 <= self.expert_load_imbalance <= self.num_cards:
             raise ValueError(
                 f"expert_load_imbalance must be from 1 to the {self.num_cards} cards, "

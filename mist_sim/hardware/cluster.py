@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from mist_sim.checks import Positive, Range, check_fields
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import ONE_NODE, Spans, all_reduce
 from mist_sim.hardware.devices import GpuSpec
@@ -64,24 +65,18 @@ class Cluster:
     """
 
     gpu: GpuSpec
-    tensor_parallel_size: int = 1
-    data_parallel_size: int = 1
+    tensor_parallel_size: Positive[int] = 1
+    data_parallel_size: Positive[int] = 1
     enable_expert_parallel: bool = False
-    expert_load_imbalance: float = 1.0
-    pipeline_parallel_size: int = 1
-    decode_context_parallel_size: int = 1
-    prefill_context_parallel_size: int = 1
+    expert_load_imbalance: Annotated[float, Range("[1, inf)")] = 1.0
+    pipeline_parallel_size: Positive[int] = 1
+    decode_context_parallel_size: Positive[int] = 1
+    prefill_context_parallel_size: Positive[int] = 1
     spans: Spans = ONE_NODE
     all2all_backend: All2AllBackend = GATHERS
 
     def __post_init__(self) -> None:
-        for name in PARALLEL_SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if not 1 <= self.expert_load_imbalance < float("inf"):
-            raise ValueError(
-                f"expert_load_imbalance must be >= 1 and finite, got {self.expert_load_imbalance}"
-            )
+        check_fields(self)
         if self.expert_load_imbalance != 1 and not self.enable_expert_parallel:
             raise ValueError(
                 "expert_load_imbalance must be 1 without enable_expert_parallel, which gives "

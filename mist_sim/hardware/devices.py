@@ -41,13 +41,14 @@ some keys:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from mist_sim.checks import Checked, NotNegative, Positive, Range, Share, check_fields, check_name
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
@@ -137,7 +138,7 @@ _INSTEAD["experts_bf16"] = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(Checked):
     """Figures of one kind of kernels; by default no time is added to the shares of a phase.
 
     mfu, mbu: shares of the peaks, in (0, 1]; None: those of the phase (`prefill`, `decode`).
@@ -160,39 +161,17 @@ class Kernel:
         (>= 1), where a kernel then takes tiles that were not tuned.
     """
 
-    mfu: float | None = None
-    mbu: float | None = None
-    floor: Seconds = 0.0
-    serial: Seconds = 0.0
-    per_input: Seconds = 0.0
-    padding: float = 0.0
-    padding_from: float = 0.0
-    filled: float = 0.0
-    per_pair: float = 0.0
-    beside_prompts: float = 1.0
-    beyond_experts: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("mfu", "mbu"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
-                raise ValueError(f"{name} must be in (0, 1], got {share}")
-        for name in (
-            "floor",
-            "serial",
-            "per_input",
-            "padding",
-            "padding_from",
-            "filled",
-            "per_pair",
-        ):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be >= 0 and finite, got {value}")
-        for name in ("beside_prompts", "beyond_experts"):
-            value = getattr(self, name)
-            if not 1 <= value < math.inf:
-                raise ValueError(f"{name} must be >= 1 and finite, got {value}")
+    mfu: Share | None = None
+    mbu: Share | None = None
+    floor: NotNegative[Seconds] = 0.0
+    serial: NotNegative[Seconds] = 0.0
+    per_input: NotNegative[Seconds] = 0.0
+    padding: NotNegative[float] = 0.0
+    padding_from: NotNegative[float] = 0.0
+    filled: NotNegative[float] = 0.0
+    per_pair: NotNegative[float] = 0.0
+    beside_prompts: Annotated[float, Range("[1, inf)")] = 1.0
+    beyond_experts: Annotated[float, Range("[1, inf)")] = 1.0
 
 
 _PLAIN = Kernel()
@@ -259,37 +238,16 @@ MODULES = ("rmsnorm", "attention", "mlp")
 OVERHEADS = ("step", "sequence", "prefill_step", "request", "prompt_token")
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value}")
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value}")
-
-
-def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    known = list(choices)
-    if value not in known:
-        hint = did_you_mean(value, known)
-        raise ValueError(f"{name} has no {brief(value)}{hint} Known: {', '.join(known)}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(Checked):
     """The share of a peak that kernels reach in one phase (prefill or decode).
 
     mfu: of the dense compute rate, in (0, 1].
     mbu: of the memory bandwidth, in (0, 1].
     """
 
-    mfu: float
-    mbu: float
-
-    def __post_init__(self) -> None:
-        _check_fraction("mfu", self.mfu)
-        _check_fraction("mbu", self.mbu)
+    mfu: Share
+    mbu: Share
 
 
 # For a card without measurements: somewhat below the fitted cards of the catalog.
@@ -321,9 +279,9 @@ class HostSpec:
     peer_access: bool
     pcie_generation: int | None = None
     pcie_lanes: int = 16
-    gpus_per_switch: int = 1
-    efficiency: float = HOST_EFFICIENCY
-    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    gpus_per_switch: Positive[int] = 1
+    efficiency: Share = HOST_EFFICIENCY
+    bus_bandwidth: Mapping[str, Positive[BytesPerSecond]] = field(default_factory=dict, hash=False)
     measured_with: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -332,9 +290,7 @@ class HostSpec:
             raise ValueError(f"pcie_generation must be 3 to 7, got {self.pcie_generation}")
         if self.pcie_lanes not in PCIE_LANES:
             raise ValueError(f"pcie_lanes must be 1, 2, 4, 8 or 16, got {self.pcie_lanes}")
-        if self.gpus_per_switch < 1:
-            raise ValueError(f"gpus_per_switch must be >= 1, got {self.gpus_per_switch}")
-        _check_fraction("efficiency", self.efficiency)
+        check_fields(self)
         if self.bus_bandwidth and self.efficiency != HOST_EFFICIENCY:
             raise ValueError(
                 f"efficiency must be left out with bus_bandwidth, which is measured, "
@@ -353,12 +309,11 @@ class HostSpec:
         return "peer_access" if self.peer_access else "bus_bandwidth"
 
     def _check_bus_bandwidth(self) -> None:
-        for written, rate in self.bus_bandwidth.items():
+        for written in self.bus_bandwidth:
             if not (written.isdecimal() and len(written) <= 4 and int(written) > 1):
                 raise ValueError(
                     f"bus_bandwidth: a number of accelerators must be >= 2, got {brief(written)}"
                 )
-            _check_positive(f"bus_bandwidth.{written}", rate)
         for (few, rate), (more, faster) in pairwise(self.bus_rates):
             if (1 - 1 / more) / faster < (1 - 1 / few) / rate:
                 raise ValueError(
@@ -398,25 +353,19 @@ class Interconnect:
     """
 
     kind: LinkKind
-    bandwidth: BytesPerSecond
+    bandwidth: Positive[BytesPerSecond]
     all_reduce: AllReduce
-    domain: int | None = None
+    domain: Positive[int] | None = None
     tray: int | None = None
-    efficiency: float = 0.8
-    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
-    nccl_latency: float = 1.0
-    kernel_latency: float = 1.0
+    efficiency: Share = 0.8
+    bus_bandwidth: Mapping[str, Positive[BytesPerSecond]] = field(default_factory=dict, hash=False)
+    nccl_latency: Positive[float] = 1.0
+    kernel_latency: Positive[float] = 1.0
     peer_access: bool = True
     host: HostSpec | None = field(default=None, metadata=NOT_IN_FILES)
 
     def __post_init__(self) -> None:
-        _check_choice("kind", self.kind, get_args(LinkKind))
-        _check_choice("all_reduce", self.all_reduce, get_args(AllReduce))
-        for name in ("bandwidth", "nccl_latency", "kernel_latency"):
-            _check_positive(name, getattr(self, name))
-        _check_fraction("efficiency", self.efficiency)
-        if self.domain is not None and self.domain < 1:
-            raise ValueError(f"domain must be >= 1 device, got {self.domain}")
+        check_fields(self)
         if self.tray is not None and not 1 <= self.tray <= (self.domain or 0):
             raise ValueError(
                 f"tray must be 1 to {self.domain or 0} devices, the domain, got {self.tray}"
@@ -436,8 +385,6 @@ class Interconnect:
         return self.bandwidth * self.efficiency
 
     def _check_bus_bandwidth(self) -> None:
-        for written, rate in self.bus_bandwidth.items():
-            _check_positive(f"bus_bandwidth.{written}", rate)
         try:
             rows = sorted((SIZE.parse(key), rate) for key, rate in self.bus_bandwidth.items())
         except ScenarioError as error:
@@ -487,54 +434,39 @@ class GpuSpec:
     """
 
     name: str
-    memory: Bytes
-    memory_bandwidth: BytesPerSecond
-    flops: Mapping[str, FlopPerSecond] = field(hash=False)
+    memory: Positive[Bytes]
+    memory_bandwidth: Positive[BytesPerSecond]
+    flops: Mapping[str, Positive[FlopPerSecond]] = field(hash=False)
     interconnect: Interconnect
-    host_bandwidth: BytesPerSecond | None = None
-    power: Watts | None = None
+    host_bandwidth: Positive[BytesPerSecond] | None = None
+    power: Positive[Watts] | None = None
     prefill: Efficiency = TYPICAL_PREFILL
     decode: Efficiency = TYPICAL_DECODE
     draw: PowerDraw = TYPICAL_DRAW
-    dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
-    overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
-    attention_slots: int | None = None
-    l2_cache: Bytes | None = None
-    l2_bandwidth: BytesPerSecond | None = None
+    dispatch: Mapping[str, Positive[Seconds]] = field(default_factory=dict, hash=False)
+    overhead: Mapping[str, NotNegative[Seconds]] = field(default_factory=dict, hash=False)
+    attention_slots: Positive[int] | None = None
+    l2_cache: Positive[Bytes] | None = None
+    l2_bandwidth: Positive[BytesPerSecond] | None = None
     architecture: str = ""
-    compute_capability: float | None = None
+    compute_capability: Positive[float] | None = None
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
     based_on: str = ""
-    clock: float = field(default=1.0, metadata=NOT_IN_FILES)
+    clock: Share = field(default=1.0, metadata=NOT_IN_FILES)
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("memory", "memory_bandwidth", "host_bandwidth", "power"):
-            if (value := getattr(self, name)) is not None:
-                _check_positive(name, value)
-        _check_fraction("clock", self.clock)
+        check_fields(self)
         if "bf16" not in self.flops:
             raise ValueError("flops.bf16 is missing")
-        for dtype, rate in self.flops.items():
-            _check_choice("flops", dtype, DTYPES)
-            _check_positive(f"flops.{dtype}", rate)
-        for module, seconds in self.dispatch.items():
-            _check_choice("dispatch", module, MODULES)
-            _check_positive(f"dispatch.{module}", seconds)
-        for name, seconds in self.overhead.items():
-            _check_choice("overhead", name, OVERHEADS)
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
-        if self.compute_capability is not None:
-            _check_positive("compute_capability", self.compute_capability)
-        if self.attention_slots is not None and self.attention_slots < 1:
-            raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
+        names = {"flops": DTYPES, "dispatch": MODULES, "overhead": OVERHEADS, "kernels": KERNELS}
+        for name, known in names.items():
+            for key in getattr(self, name):
+                check_name(name, key, known)
         self._check_cache()
         for kind, kernel in self.kernels.items():
-            _check_choice("kernels", kind, KERNELS)
             check_figures(kind, kernel)
-        _check_choice("confidence", self.confidence, get_args(Confidence))
 
     @property
     def watts(self) -> float:
@@ -554,11 +486,8 @@ class GpuSpec:
     def _check_cache(self) -> None:
         names = ("l2_cache", "l2_bandwidth")
         for name, other in (names, names[::-1]):
-            value = getattr(self, name)
-            if value is None and getattr(self, other) is not None:
+            if getattr(self, name) is None and getattr(self, other) is not None:
                 raise ValueError(f"{name} must be given with {other}, or both left out")
-            if value is not None:
-                _check_positive(name, value)
 
 
 _DATA_SHEET = (
@@ -949,9 +878,9 @@ class MemoryTier:
     """
 
     name: str
-    capacity: Bytes
-    read_bandwidth: BytesPerSecond | None = None
-    latency: Seconds = 80e-9
+    capacity: Positive[Bytes]
+    read_bandwidth: Positive[BytesPerSecond] | None = None
+    latency: NotNegative[Seconds] = 80e-9
     at: str | None = None
     shared: bool = False
     write_policy: WritePolicy = "write_through"
@@ -962,16 +891,7 @@ class MemoryTier:
         check_eviction(self.eviction)
         if not self.name:
             raise ValueError("name must not be empty")
-        if not 0 < self.capacity < math.inf:
-            raise ValueError(f"capacity must be > 0 and finite, got {self.capacity}")
-        if self.read_bandwidth is not None and not 0 < self.read_bandwidth < math.inf:
-            raise ValueError(f"read_bandwidth must be > 0 and finite, got {self.read_bandwidth}")
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency must be >= 0 s and finite, got {self.latency}")
-        if self.write_policy not in WRITE_POLICIES:
-            known = ", ".join(WRITE_POLICIES)
-            hint = did_you_mean(self.write_policy, WRITE_POLICIES)
-            raise ValueError(f"write_policy has no {brief(self.write_policy)}{hint} Known: {known}")
+        check_fields(self)
         if self.shared:
             self._check_shared()
 

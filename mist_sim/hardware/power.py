@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.errors import brief
+from mist_sim.checks import Checked, NotNegative, Range
 
 Array = NDArray[np.float64]
 DrawConfidence = Literal["fitted", "spec-only", "assumed"]
@@ -31,7 +31,7 @@ _BEND = 4  # how sharply watts bend into the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerDraw:
+class PowerDraw(Checked):
     """The components of a device's power, as shares (>= 0) of its thermal design power.
 
     idle: without work, memory held; below 1.
@@ -43,26 +43,14 @@ class PowerDraw:
     confidence: "fitted" on measured power of the device, "spec-only", or "assumed".
     """
 
-    idle: float
-    active: float
-    memory: float
-    compute: float
-    experts: float = 0.0
-    peers: float = 0.0
-    lockstep: float = 0.0
+    idle: Annotated[float, Range("[0, 1)")]
+    active: NotNegative[float]
+    memory: NotNegative[float]
+    compute: NotNegative[float]
+    experts: NotNegative[float] = 0.0
+    peers: NotNegative[float] = 0.0
+    lockstep: NotNegative[float] = 0.0
     confidence: DrawConfidence = "spec-only"
-
-    def __post_init__(self) -> None:
-        for name in ("idle", "active", "memory", "compute", "experts", "peers", "lockstep"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0, got {value}")
-        if not self.idle < 1:
-            raise ValueError(f"idle must be < 1, the thermal design power, got {self.idle}")
-        if self.confidence not in get_args(DrawConfidence):
-            raise ValueError(
-                f"confidence must be fitted, spec-only or assumed, got {brief(self.confidence)}"
-            )
 
 
 # For a card without measurements: between the fits for A100, H100 and B200.

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import Fraction, Positive, check_fields
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import GPU_MEMORY_UTILIZATION, Cluster
@@ -40,21 +41,16 @@ class Device:
     """
 
     name: str
-    flops: float
-    memory_bandwidth: float
-    memory: float
-    link_bandwidth: float
-    host_bandwidth: float
+    flops: Positive[float]
+    memory_bandwidth: Positive[float]
+    memory: Positive[float]
+    link_bandwidth: Positive[float]
+    host_bandwidth: Positive[float]
     all_reduce: Sum
     link: Interconnect | None = None
 
     def __post_init__(self) -> None:
-        for field in ("flops", "memory_bandwidth", "memory", "link_bandwidth", "host_bandwidth"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
-        if self.all_reduce not in get_args(Sum):
-            known = ", ".join(get_args(Sum))
-            raise ValueError(f"all_reduce must be one of {known}, got {self.all_reduce}")
+        check_fields(self)
         if (self.all_reduce == "host") != (self.link is not None):
             raise ValueError(f"link must be given with all_reduce host only, got {self.all_reduce}")
 
@@ -295,11 +291,10 @@ class SeesawPredictor:
 
     model: ModelSpec
     cluster: Cluster
-    piggyback: float = 0.0
+    piggyback: Fraction = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.piggyback <= 1:
-            raise ValueError(f"piggyback must be in [0, 1], got {self.piggyback}")
+        check_fields(self)
         check_model(self.model)
         self.cluster.check_split(self.model)
         self._device = device = device_of(self.cluster.gpu)

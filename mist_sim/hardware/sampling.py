@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from mist_sim.checks import NotNegative, Positive, Range, Share, check_fields
 
 Sampler = Literal["pytorch", "triton", "flashinfer"]
 Filter = Literal["top_k", "top_p", "both"]
@@ -54,35 +56,17 @@ class Sampling:
     Raises ValueError for values outside these ranges, and for a sampler without a mask to compute.
     """
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    temperature: NotNegative[float] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Range("[0, inf)", "0 means all words")] | None = None
+    repetition_penalty: Positive[float] | None = None
+    presence_penalty: Annotated[float, Range("[-2, 2]")] | None = None
+    frequency_penalty: Annotated[float, Range("[-2, 2]")] | None = None
     generation_config: Literal["auto", "vllm"] = "auto"
     sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= (self.temperature or 0) < math.inf:
-            raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
-        if not 0 < (1 if self.top_p is None else self.top_p) <= 1:
-            raise ValueError(f"top_p must be > 0 and <= 1, got {self.top_p}")
-        if (self.top_k or 0) < 0:
-            raise ValueError(f"top_k must be >= 0, where 0 means all words, got {self.top_k}")
-        if not 0 < (1 if self.repetition_penalty is None else self.repetition_penalty) < math.inf:
-            raise ValueError(
-                f"repetition_penalty must be finite and > 0, got {self.repetition_penalty}"
-            )
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not -2 <= (getattr(self, name) or 0) <= 2:
-                raise ValueError(f"{name} must be >= -2 and <= 2, got {getattr(self, name)}")
-        if self.generation_config not in ("auto", "vllm"):
-            raise ValueError(
-                f"generation_config must be auto or vllm, got {self.generation_config!r}"
-            )
-        if self.sampler not in (None, *SAMPLERS):
-            raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}")
+        check_fields(self)
         if self.generation_config == "vllm" or self.temperature == 0:
             self.check_sampler()
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from simpy.events import Event
 
+from mist_sim.checks import Checked, NotNegative, Positive, Share, check_fields
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.views import ClientState, State
 from mist_sim.durations import require_plan
@@ -18,7 +19,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.lifecycle.fleet import Endless, Fleet, Member
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 __all__ = [
     "AUTOSCALERS",
@@ -94,20 +95,16 @@ class Autoscaling:
 
     clients: tuple[str, ...]
     policy: Autoscaler
-    min: int = 1
-    max: int | None = None
+    min: NotNegative[int] = 1
+    max: Positive[int] | None = None
     initial: int | None = None
-    interval: Seconds = 10.0
-    cool_down: Seconds = 60.0
+    interval: Positive[Seconds] = 10.0
+    cool_down: NotNegative[Seconds] = 60.0
 
     def __post_init__(self) -> None:
-        require_quantities(self)
+        check_fields(self)
         if not self.clients:
             raise ValueError("clients must have at least one entry, got none")
-        if self.min < 0:
-            raise ValueError(f"min must be >= 0, got {self.min}")
-        if self.max is not None and self.max < 1:
-            raise ValueError(f"max must be >= 1, got {self.max}")
         if self.max is not None and self.min > self.max:
             raise ValueError(f"min must be <= max ({self.max}), got {self.min}")
         if self.initial is not None:
@@ -116,10 +113,6 @@ class Autoscaling:
                 raise ValueError(
                     f"initial must be in [min, max] ([{self.min}, {most}]), got {self.initial}"
                 )
-        if not 0 < self.interval < math.inf:
-            raise ValueError(f"interval must be finite and > 0 s, got {self.interval}")
-        if not 0 <= self.cool_down < math.inf:
-            raise ValueError(f"cool_down must be finite and >= 0 s, got {self.cool_down}")
 
     def problem(self, num_clients: int) -> str | None:
         """Return a problem of the numbers for a group of so many clients, or None."""
@@ -295,7 +288,7 @@ _EPSILON = 1e-9  # of a client, so that rounding does not add one
 
 @AUTOSCALERS.register("queue_length")
 @dataclass(frozen=True, kw_only=True)
-class QueueLength:
+class QueueLength(Checked):
     """One client per `target` requests.
 
     target: requests per client (> 0).
@@ -305,12 +298,8 @@ class QueueLength:
     with all of them it is the concurrency target of Knative and KServe.
     """
 
-    target: float
+    target: Positive[float]
     counts: Literal["outstanding", "waiting"] = "outstanding"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.target < math.inf:
-            raise ValueError(f"target must be finite and > 0 requests, got {self.target}")
 
     def wanted(self, group: GroupView) -> int:
         """Return the number at which each client has the target number of requests."""
@@ -320,7 +309,7 @@ class QueueLength:
 
 @AUTOSCALERS.register("utilisation")
 @dataclass(frozen=True, kw_only=True)
-class Utilisation:
+class Utilisation(Checked):
     """As many clients as bring their mean utilisation to a target.
 
     target: share of it, in (0, 1].
@@ -331,12 +320,8 @@ class Utilisation:
     where the ratio is within 0.1 of 1.
     """
 
-    target: float = 0.7
+    target: Share = 0.7
     of: Literal["time", "kv_cache"] = "time"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.target <= 1:
-            raise ValueError(f"target must be in (0, 1], got {self.target}")
 
     def wanted(self, group: GroupView) -> int:
         """Return the number at which utilisation would meet the target; unchanged near it."""
@@ -360,17 +345,14 @@ class SloAttainment:
     step: clients that are added at a time (>= 1).
     """
 
-    below: float = 0.95
+    below: Share = 0.95
     above: float = 0.995
-    step: int = 1
+    step: Positive[int] = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.below <= 1:
-            raise ValueError(f"below must be in (0, 1], got {self.below}")
+        check_fields(self)
         if not self.below <= self.above <= 1:
             raise ValueError(f"above must be in [{self.below}, 1], got {self.above}")
-        if self.step < 1:
-            raise ValueError(f"step must be >= 1, got {self.step}")
 
     def wanted(self, group: GroupView) -> int:
         """Return more clients below the lower attainment, one fewer above the upper one."""
@@ -392,13 +374,12 @@ class Schedule:
     """
 
     at: tuple[Seconds, ...]
-    clients: tuple[int, ...]
+    clients: tuple[NotNegative[int], ...]
     period: Seconds | None = None
 
     def __post_init__(self) -> None:
         require_plan("clients", self.at, self.clients, self.period)
-        if min(self.clients) < 0:
-            raise ValueError(f"clients must be >= 0, got {min(self.clients)}")
+        check_fields(self)
 
     def wanted(self, group: GroupView) -> int:
         """Return the number that the schedule gives for this time."""

@@ -10,13 +10,14 @@ from typing import Literal, NamedTuple
 
 from numpy.random import Generator as Rng
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.clients import Client
 from mist_sim.durations import not_reached
 from mist_sim.errors import ScenarioError, brief, listed, require_known
 from mist_sim.lifecycle.autoscaling import Autoscaling, Schedule, SloAttainment
 from mist_sim.lifecycle.start_up import StartUp, loads_over, seats_of
 from mist_sim.network import Cable, Network
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,13 @@ class Failures:
     clients: tuple[str, ...] = ()
     node: str | None = None
     link: tuple[str, ...] | None = None
-    at: tuple[Seconds, ...] = ()
-    repair: Seconds | None = None
-    mtbf: Seconds | None = None
-    mttr: Seconds | None = None
+    at: tuple[NotNegative[Seconds], ...] = ()
+    repair: Positive[Seconds] | None = None
+    mtbf: Positive[Seconds] | None = None
+    mttr: Positive[Seconds] | None = None
 
     def __post_init__(self) -> None:
-        require_quantities(self)
+        check_fields(self)
         said = [name for name in ("clients", "node", "link") if getattr(self, name)]
         if len(said) != 1:
             got = " and ".join(said) or "none of them: the failure would affect no client"
@@ -55,17 +56,10 @@ class Failures:
             raise ValueError(f"link must be the two ends of a cable, got {len(self.link)} places")
         if bool(self.at) == (self.mtbf is not None):
             raise ValueError(f"at must be given, or mtbf, got {'both' if self.at else 'neither'}")
-        for time in self.at:
-            if not 0 <= time < math.inf:
-                raise ValueError(f"at must be finite and >= 0 s, got {time}")
         if (self.mtbf is None) != (self.mttr is None):
             raise ValueError("mttr must be given with mtbf, and only then")
         if self.repair is not None and not self.at:
             raise ValueError("repair must be left out with mtbf, which has mttr")
-        for name in ("repair", "mtbf", "mttr"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be finite and > 0 s, got {value}")
 
     @property
     def cable(self) -> Cable | None:
@@ -123,17 +117,13 @@ class Drain:
     """
 
     clients: tuple[str, ...]
-    at: Seconds
-    back: Seconds | None = None
+    at: NotNegative[Seconds]
+    back: Positive[Seconds] | None = None
 
     def __post_init__(self) -> None:
-        require_quantities(self)
+        check_fields(self)
         if not self.clients:
             raise ValueError("clients must have at least one entry, got none")
-        if not 0 <= self.at < math.inf:
-            raise ValueError(f"at must be finite and >= 0 s, got {self.at}")
-        if self.back is not None and not 0 < self.back < math.inf:
-            raise ValueError(f"back must be finite and > 0 s, got {self.back}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +142,12 @@ class OnFailure:
     """
 
     policy: Literal["retry", "resume", "fail"] = "retry"
-    max_retries: int = 3
+    max_retries: NotNegative[int] = 3
 
     def __post_init__(self) -> None:
-        if self.policy not in ("retry", "resume", "fail"):
-            raise ValueError(f"policy must be retry, resume or fail, got {brief(self.policy)}")
+        check_fields(self)
         if self.policy == "fail" and self.max_retries != OnFailure.max_retries:
             raise ValueError("max_retries must be left out with policy: fail, which has none")
-        if self.max_retries < 0:
-            raise ValueError(f"max_retries must be >= 0, got {self.max_retries}")
 
 
 RETRY = OnFailure()

@@ -17,14 +17,15 @@ from typing import Literal
 
 from simpy.events import Event
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.clients import Client
 from mist_sim.durations import SecondsOrLaw, draws
 from mist_sim.environment import CHANGE, Environment
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.network import Network, Seat, Store, Ways
 from mist_sim.rng import Streams
-from mist_sim.units import BytesPerSecond, Seconds, require_quantities
+from mist_sim.units import BytesPerSecond, Seconds
 
 Format = Literal["safetensors", "sllm"]
 
@@ -70,28 +71,18 @@ class StartUp:
     """
 
     time: SecondsOrLaw | None = None
-    storage: BytesPerSecond | None = None
+    storage: Positive[BytesPerSecond] | None = None
     weights_at: str | None = None
     format: Format = "safetensors"
-    compilation: Seconds | None = None
-    graph_capture: Seconds | None = None
-    other: Seconds | None = None
+    compilation: NotNegative[Seconds] | None = None
+    graph_capture: NotNegative[Seconds] | None = None
+    other: NotNegative[Seconds] | None = None
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if self.storage is not None and not 0 < self.storage < math.inf:
-            raise ValueError(f"storage must be finite and > 0 B/s, got {self.storage}")
-        if isinstance(self.time, float | int) and not 0 <= self.time < math.inf:
-            raise ValueError(f"time must be finite and >= 0 s, got {self.time}")
+        check_fields(self)
         for name in ("storage", "weights_at", "format", "compilation", "graph_capture", "other"):
             if self.time is not None and getattr(self, name) != getattr(StartUp, name):
                 raise ValueError(f"{name} must be left out with time, which is all of the start")
-        if self.format not in ("safetensors", "sllm"):
-            raise ValueError(f"format must be safetensors or sllm, got {brief(self.format)}")
-        for name in ("compilation", "graph_capture", "other"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def load_seconds(self, num_bytes: float, num_gpus: int, host_bandwidth: float) -> float:
         """Return how long weights take to come to the GPUs that share them.

@@ -6,17 +6,18 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import Positive, Range, Share, check_fields
 from mist_sim.core.recorder import End, Recorder
 from mist_sim.core.request import Request
 from mist_sim.errors import brief
 from mist_sim.metrics.latency import NAMES, Array, percentile_of, tpot
 from mist_sim.metrics.stats import known
-from mist_sim.units import Seconds, require_number
+from mist_sim.units import Seconds
 
 _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
@@ -35,17 +36,15 @@ class Limits:
     Raises ValueError for limits that are not positive and finite, and for other percentiles.
     """
 
-    ttft: Seconds | None = None
-    tpot: Seconds | None = None
-    e2el: Seconds | None = None
-    percentiles: Sequence[float] | None = None
+    ttft: Positive[Seconds] | None = None
+    tpot: Positive[Seconds] | None = None
+    e2el: Positive[Seconds] | None = None
+    percentiles: Sequence[Annotated[float, Range("(0, 100]")]] | None = None
 
     def __post_init__(self) -> None:
-        for name in _LIMITS:
-            _check_limit(f"slo.{name}", getattr(self, name))
-        asked = self.percentiles
-        if asked is not None and not (asked and all(0 < each <= 100 for each in asked)):
-            raise ValueError(f"slo.percentiles must be in (0, 100], one or more, got {list(asked)}")
+        check_fields(self, prefix="slo.")
+        if self.percentiles is not None and not self.percentiles:
+            raise ValueError("slo.percentiles must be one or more, got none")
 
     @property
     def is_set(self) -> bool:
@@ -84,11 +83,7 @@ class ClassLimits(Limits):
 
     priority: int | None = None
     model: str | None = None
-    attainment: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share(self.attainment)
+    attainment: Share | None = None
 
     def takes(self, name: str, request: Request) -> bool:
         """Tell whether a request is of the class of that name."""
@@ -121,22 +116,20 @@ class Slo(Limits):
     outside (0, 1], and for names of classes that are no words.
     """
 
-    itl: Seconds | None = None
-    at: Mapping[str, Seconds] = field(default_factory=dict)
-    attainment: float | None = None
+    itl: Positive[Seconds] | None = None
+    at: Mapping[str, Positive[Seconds]] = field(default_factory=dict)
+    attainment: Share | None = None
     each: bool = False
     classes: Mapping[str, ClassLimits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_share(self.attainment)
-        for name, limit in {"itl": self.itl, **self.at}.items():
-            if name != "itl" and percentile_of(name) is None:
+        for name in self.at:
+            if percentile_of(name) is None:
                 raise ValueError(
                     f"slo.at must have names such as p99_itl or p50_ttft, of {', '.join(NAMES)}, "
                     f"got {brief(name)}"
                 )
-            _check_limit("slo.itl" if name == "itl" else f"slo.at.{name}", limit)
         for name, limits in self.classes.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
                 raise ValueError(
@@ -279,18 +272,6 @@ class Slo(Limits):
                 mine = missed if group is None else missed & (group == place)
                 found[name] = found[name] | mine if name in found else mine
         return found
-
-
-def _check_limit(name: str, limit: float | None) -> None:
-    if limit is not None:
-        require_number(name, limit)
-        if not 0 < limit < math.inf:
-            raise ValueError(f"{name} must be finite and > 0 s, got {limit}")
-
-
-def _check_share(share: float | None) -> None:
-    if share is not None and not 0 < share <= 1:
-        raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
 
 
 class SloFigure(TypedDict):

@@ -18,11 +18,12 @@ from functools import cached_property
 from itertools import pairwise
 from math import isclose
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import Checked, NotNegative, Range, check_fields
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.views import STATES
 from mist_sim.errors import ScenarioError
@@ -37,7 +38,7 @@ from mist_sim.metrics.requests import Counted, Mask, RequestRows, samples
 from mist_sim.metrics.stats import share
 from mist_sim.metrics.tables import Columns, column, in_order
 from mist_sim.metrics.together import Tracks, joined_tracks, merged
-from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, Watts, require_quantities
+from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, Watts
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ _WORK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOptions:
+class PowerOptions(Checked):
     """Power of the machines without their GPUs.
 
     host: watts of processors, memory, fans and network per GPU, constant over time; none by
@@ -101,15 +102,8 @@ class PowerOptions:
     Raises ValueError for values outside these ranges.
     """
 
-    host: Watts = 0.0
-    pue: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 <= self.host < np.inf:
-            raise ValueError(f"host must be finite and >= 0 W, got {self.host}")
-        if not 1 <= self.pue < np.inf:
-            raise ValueError(f"pue must be finite and >= 1, got {self.pue}")
+    host: NotNegative[Watts] = 0.0
+    pue: Annotated[float, Range("[1, inf)")] = 1.0
 
 
 @dataclass(frozen=True)
@@ -393,7 +387,7 @@ _MILLION = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiPrices:
+class ApiPrices(Checked):
     """Prices of an API, in dollars a million tokens (>= 0).
 
     input: of prompts. output: of answers.
@@ -402,14 +396,9 @@ class ApiPrices:
     Raises ValueError for negative prices.
     """
 
-    input: DollarsPerMillionTokens
-    output: DollarsPerMillionTokens
-    cached_input: DollarsPerMillionTokens | None = None
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        for name in ("input", "output", "cached_input"):
-            _check_price(name, getattr(self, name) or 0.0, "$/Mtok")
+    input: NotNegative[DollarsPerMillionTokens]
+    output: NotNegative[DollarsPerMillionTokens]
+    cached_input: NotNegative[DollarsPerMillionTokens] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,12 +422,11 @@ class CostOptions:
     price: PriceKind = "on_demand"
     provider: str | None = None
     billing: Literal["reservation", "use"] = "reservation"
-    electricity: DollarsPerKwh = 0.0
+    electricity: NotNegative[DollarsPerKwh] = 0.0
     api: ApiPrices | None = None
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        _check_price("electricity", self.electricity, "$/kWh")
+        check_fields(self)
         if self.is_commitment and self.billing == "use":
             raise ValueError(
                 f"billing must be reservation with price {self.price}, which is paid for whether "
@@ -451,11 +439,6 @@ class CostOptions:
     def is_commitment(self) -> bool:
         """Whether GPUs are reserved for years, and paid for while their client is off, too."""
         return self.price in ("reserved_1y", "reserved_3y")
-
-
-def _check_price(name: str, value: float, unit: str) -> None:
-    if not 0 <= value < np.inf:
-        raise ValueError(f"{name} must be finite and >= 0 {unit}, got {value}")
 
 
 class Bill:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.errors import ScenarioError
 from mist_sim.models.spec import ModelSpec
 from mist_sim.units import BytesPerSecond
@@ -38,15 +39,14 @@ class LoraConfig:
         all are in host memory, and are copied to a GPU when a request first needs them there.
     """
 
-    max_loras: int = 1
+    max_loras: Positive[int] = 1
     max_lora_rank: int = 16
     max_cpu_loras: int | None = None
     fully_sharded_loras: bool = False
-    storage_bandwidth: BytesPerSecond | None = None
+    storage_bandwidth: Positive[BytesPerSecond] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_loras < 1:
-            raise ValueError(f"max_loras must be >= 1, got {self.max_loras}")
+        check_fields(self)
         if self.max_lora_rank not in RANKS:
             known = ", ".join(map(str, RANKS))
             raise ValueError(f"max_lora_rank must be one of {known}, got {self.max_lora_rank}")
@@ -59,8 +59,6 @@ class LoraConfig:
                 "max_cpu_loras has no effect without storage_bandwidth, the speed at which an "
                 f"adapter that is not in host memory is read, got {self.max_cpu_loras}"
             )
-        if self.storage_bandwidth is not None and not self.storage_bandwidth > 0:
-            raise ValueError(f"storage_bandwidth must be > 0 B/s, got {self.storage_bandwidth}")
 
     @property
     def num_in_host(self) -> int:

@@ -7,8 +7,8 @@ MXFP4 alone is padded here: vLLM pads such experts for every kernel that it has 
 
 from __future__ import annotations
 
+from mist_sim.checks import check_name
 from mist_sim.models.moe_backends import OF_0_24, Deployment, MoeBackend
-from mist_sim.models.quantization import check_name
 from mist_sim.models.spec import ModelSpec
 
 _MULTIPLES: dict[str, tuple[int, int]] = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.models.mixers import LatentMixer, LinearMixer, Mixer
 from mist_sim.models.quantization import Part
 
@@ -23,14 +24,13 @@ class LayerSpec:
     """
 
     mixer: Mixer | None = None
-    mlp_size: int = 0
+    mlp_size: NotNegative[int] = 0
     has_experts: bool = False
-    vector_params: int = 0
-    copies: int = 1
+    vector_params: NotNegative[int] = 0
+    copies: Positive[int] = 1
 
     def __post_init__(self) -> None:
-        if self.mlp_size < 0 or self.vector_params < 0 or self.copies < 1:
-            raise ValueError(f"sizes of a layer must be >= 0, got {self}")
+        check_fields(self)
         if self.mlp_size and self.has_experts:
             raise ValueError("an MLP beside experts is a shared expert: see MoeSpec")
 

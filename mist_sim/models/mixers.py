@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from mist_sim.checks import Checked, NotNegative, Positive
 from mist_sim.models.quantization import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MlaSpec:
+class MlaSpec(Checked):
     """Sizes of multi-head latent attention, under the names of DeepSeek's configs.
 
     q_lora_rank: size of the compressed query; None projects the query in one matrix.
@@ -40,19 +41,11 @@ class MlaSpec:
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
     """
 
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            may_be_none = field.name == "qk_rope_head_dim"
-            if value is not None and (value < 0 or (value == 0 and not may_be_none)):
-                least = ">= 0" if may_be_none else "> 0"
-                raise ValueError(f"{field.name} must be {least}, got {value}")
+    q_lora_rank: Positive[int] | None
+    kv_lora_rank: Positive[int]
+    qk_nope_head_dim: Positive[int]
+    qk_rope_head_dim: NotNegative[int]
+    v_head_dim: Positive[int]
 
     @property
     def latent_size(self) -> int:

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from mist_sim.checks import NotNegative, Positive, check_fields
+
 _SHARES = 1024  # of a rank's experts that are reached, between which the busiest rank's are linear
 
 
@@ -33,12 +35,12 @@ class MoeSpec:
 
     num_experts: int
     num_experts_per_token: int
-    intermediate_size: int
-    shared_intermediate_size: int = 0
+    intermediate_size: Positive[int]
+    shared_intermediate_size: NotNegative[int] = 0
     dense_layers: frozenset[int] = frozenset()
-    router_vector_params: int = 0
-    expert_vector_params: int = 0
-    hidden_size: int | None = None
+    router_vector_params: NotNegative[int] = 0
+    expert_vector_params: NotNegative[int] = 0
+    hidden_size: Positive[int] | None = None
     has_gelu: bool = False
     experts_reached: tuple[tuple[int, float], ...] = ()
 
@@ -48,13 +50,7 @@ class MoeSpec:
                 f"num_experts_per_token must be from 1 to the {self.num_experts} experts, "
                 f"got {self.num_experts_per_token}"
             )
-        if self.intermediate_size <= 0:
-            raise ValueError(f"intermediate_size of an expert must be > 0, got {self}")
-        optional = ("shared_intermediate_size", "router_vector_params", "expert_vector_params")
-        if any(getattr(self, name) < 0 for name in optional):
-            raise ValueError(f"sizes of a mixture of experts must be >= 0, got {self}")
-        if self.hidden_size is not None and self.hidden_size <= 0:
-            raise ValueError(f"hidden_size of the experts must be > 0, got {self.hidden_size}")
+        check_fields(self)
         self._check_reached()
 
     def _check_reached(self) -> None:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from mist_sim.errors import brief, did_you_mean
-
-
-def check_name(field: str, name: str, known: Iterable[str]) -> None:
-    """Raise ValueError with the known names unless `name` is one of them."""
-    names = list(known)
-    if name not in names:
-        hint = did_you_mean(name, names)
-        raise ValueError(f"{field} has no {brief(name)}{hint} Known: {', '.join(names)}")
-
+from mist_sim.checks import Range, check_fields, check_name
 
 Part = Literal[
     "attention",
@@ -58,7 +49,7 @@ class Quantization:
     """
 
     name: str
-    bytes_per_param: float
+    bytes_per_param: Annotated[float, Range("(0, 2]")]
     compute: str = "bf16"
     parts: frozenset[Part] = LAYER_PARTS
     static_inputs: bool = False
@@ -66,8 +57,7 @@ class Quantization:
     block: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.bytes_per_param <= 2:
-            raise ValueError(f"bytes_per_param must be in (0, 2], got {self.bytes_per_param}")
+        check_fields(self)
         check_name("compute", self.compute, ("bf16", "fp8", "int8", "fp4"))
         for part in self.parts:
             check_name("parts", part, get_args(Part))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from mist_sim.bounds import HEADS, LAYERS
+from mist_sim.checks import NotNegative, Positive, Range, check_fields, check_name
 from mist_sim.errors import ScenarioError
 from mist_sim.models import layers as layered
 from mist_sim.models.cache_layout import CacheLayout, cache_layout
@@ -23,23 +25,10 @@ from mist_sim.models.quantization import (
     UNQUANTIZED,
     Part,
     Quantization,
-    check_name,
 )
 from mist_sim.models.vision import VisionTower
 
 _WORDS = 64  # vLLM: DEFAULT_VOCAB_PADDING_SIZE (`vocab_parallel_embedding.py`)
-
-_SIZES = (
-    "num_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
-    "dtype_bytes",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,24 +71,24 @@ class ModelSpec:
     """
 
     name: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
+    num_layers: Annotated[int, Range(f"[1, {LAYERS}]")]
+    hidden_size: Positive[int]
+    intermediate_size: Positive[int]
+    num_attention_heads: Annotated[int, Range(f"[1, {HEADS}]")]
+    num_key_value_heads: Positive[int]
+    head_dim: Positive[int]
+    vocab_size: Positive[int]
+    max_position_embeddings: Positive[int]
     tie_word_embeddings: bool = False
     gated_mlp: bool = True
-    dtype_bytes: int = 2
+    dtype_bytes: Positive[int] = 2
     vector_params_per_layer: int = 0
     vector_params_outside_layers: int = 0
     moe: MoeSpec | None = None
     mla: MlaSpec | None = None
-    sliding_window: int | None = None
+    sliding_window: Positive[int] | None = None
     window_layers: frozenset[int] = frozenset()
-    num_nextn_predict_layers: int = 0
+    num_nextn_predict_layers: NotNegative[int] = 0
     quantization: Quantization | None = None
     more_quantizations: tuple[Quantization, ...] = ()
     kv_cache_dtype: str = "auto"
@@ -115,12 +104,7 @@ class ModelSpec:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for field in _SIZES:
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
-        for field, most in (("num_layers", LAYERS), ("num_attention_heads", HEADS)):
-            if getattr(self, field) > most:
-                raise ValueError(f"{field} must be <= {most}, got {getattr(self, field)}")
+        check_fields(self)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_key_value_heads must divide the {self.num_attention_heads} attention "
@@ -134,10 +118,6 @@ class ModelSpec:
         if self.layers and len(self.layers) != self.num_layers:
             raise ValueError(f"layers must be {self.num_layers}, got {len(self.layers)}")
         self._check_window()
-        if self.num_nextn_predict_layers < 0:
-            raise ValueError(
-                f"num_nextn_predict_layers must be >= 0, got {self.num_nextn_predict_layers}"
-            )
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
         self._check_encoder()
 
@@ -151,8 +131,6 @@ class ModelSpec:
     def _check_window(self) -> None:
         if bool(self.window_layers) != (self.sliding_window is not None):
             raise ValueError("sliding_window and window_layers must be given together")
-        if self.sliding_window is not None and self.sliding_window < 1:
-            raise ValueError(f"sliding_window must be >= 1 token, got {self.sliding_window}")
         if not self.window_layers <= set(range(self.num_layers)):
             raise ValueError(
                 f"window_layers must be among the {self.num_layers} layers, "

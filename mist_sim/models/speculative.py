@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from mist_sim.checks import NotNegative, Range, check_fields
 from mist_sim.errors import brief
 from mist_sim.models.acceptance import PUBLISHED, Text, assumed_acceptance
-from mist_sim.models.quantization import check_name
 from mist_sim.units import Seconds
 
 Method = Literal["draft_model", "ngram", "mtp", "eagle", "eagle3"]
@@ -54,20 +54,15 @@ class SpeculativeConfig:
     """
 
     method: Method
-    num_speculative_tokens: int
+    num_speculative_tokens: Annotated[int, Range(f"[1, {_MOST_DRAFTS}]")]
     acceptance_rate: float | Sequence[float] | None = None
     text: Text = "chat"
     model: str | None = None
     draft_tensor_parallel_size: int | None = None
-    drafting_time: Seconds = 0.0
+    drafting_time: NotNegative[Seconds] = 0.0
 
     def __post_init__(self) -> None:
-        check_name("method", self.method, METHODS)
-        if not 1 <= self.num_speculative_tokens <= _MOST_DRAFTS:
-            raise ValueError(
-                f"num_speculative_tokens must be in [1, {_MOST_DRAFTS}], "
-                f"got {self.num_speculative_tokens}"
-            )
+        check_fields(self)
         self._check_rates()
         drafts = self.method == "draft_model"
         if drafts != (self.model is not None):
@@ -80,8 +75,6 @@ class SpeculativeConfig:
                 "draft_tensor_parallel_size must be given with method draft_model only, got "
                 f"{self.draft_tensor_parallel_size} with {self.method}"
             )
-        if not 0 <= self.drafting_time < float("inf"):
-            raise ValueError(f"drafting_time must be finite and >= 0 s, got {self.drafting_time}")
 
     def _check_rates(self) -> None:
         rates = self.acceptance_rate

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import Literal, Protocol
 
+from mist_sim.checks import Checked
 from mist_sim.core.request import Image
 
 
@@ -132,7 +133,7 @@ TowerSplit = Literal["weights", "data"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagesConfig:
+class ImagesConfig(Checked):
     """Images that an engine encodes with its model's vision tower; the name is vLLM's.
 
     mm_encoder_tp_mode: weights splits each layer of the tower over the tensor-parallel GPUs; data
@@ -140,12 +141,6 @@ class ImagesConfig:
     """
 
     mm_encoder_tp_mode: TowerSplit = "weights"
-
-    def __post_init__(self) -> None:
-        if self.mm_encoder_tp_mode not in ("weights", "data"):
-            raise ValueError(
-                f"mm_encoder_tp_mode must be weights or data, got {self.mm_encoder_tp_mode}"
-            )
 
     @property
     def is_spread(self) -> bool:

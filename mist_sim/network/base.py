@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from mist_sim.checks import Checked, NotNegative, Share
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 Granularity = Literal["full", "layerwise"]
 
@@ -142,7 +143,7 @@ Descriptors = Literal["block_and_layer", "block", "layer"]
 
 @CONNECTORS.register("plain")
 @dataclass(frozen=True, kw_only=True)
-class Connector:
+class Connector(Checked):
     """Bytes over the bandwidth, plus the costs that are set.
 
     start: seconds per transfer (>= 0).
@@ -154,19 +155,11 @@ class Connector:
     Raises ValueError for values outside these ranges.
     """
 
-    start: Seconds = 0.0
-    per_descriptor: Seconds = 0.0
+    start: NotNegative[Seconds] = 0.0
+    per_descriptor: NotNegative[Seconds] = 0.0
     descriptors: Descriptors = "block_and_layer"
-    post_processing: Seconds = 0.0
-    efficiency: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        for name in ("start", "per_descriptor", "post_processing"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
-        if not 0 < self.efficiency <= 1:
-            raise ValueError(f"efficiency must be in (0, 1], got {self.efficiency}")
+    post_processing: NotNegative[Seconds] = 0.0
+    efficiency: Share = 1.0
 
     def before(self, num_blocks: int, num_layers: float) -> float:
         """Return the seconds that a transfer takes in addition to its bytes."""
@@ -204,9 +197,9 @@ class MooncakeConnector(Connector):
     prompt's blocks and one more.
     """
 
-    per_descriptor: Seconds = 17e-6
+    per_descriptor: NotNegative[Seconds] = 17e-6
     descriptors: Descriptors = "layer"
-    efficiency: float = 0.772
+    efficiency: Share = 0.772
 
 
 @CONNECTORS.register("nixl")
@@ -220,4 +213,4 @@ class NixlConnector(Connector):
     40,064, 3.2 us each.
     """
 
-    per_descriptor: Seconds = 3.5e-6
+    per_descriptor: NotNegative[Seconds] = 3.5e-6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from simpy.events import Event
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.collectives import Spans
@@ -32,7 +32,7 @@ from mist_sim.network.flows import Path
 from mist_sim.network.topology.graph import Topology, load_topology
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways import Between, Crossings, Outages, RankWay, Routes, Supplies, between
-from mist_sim.units import BytesPerSecond, Seconds, require_quantities
+from mist_sim.units import BytesPerSecond, Seconds
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -516,18 +516,14 @@ class Link:
 
     has_topology: ClassVar[bool] = False
 
-    bandwidth: BytesPerSecond
-    latency: Seconds = 0.0
+    bandwidth: Positive[BytesPerSecond]
+    latency: NotNegative[Seconds] = 0.0
     granularity: Granularity = "full"
     destination_missing: bool = True
     connector: Connector = PLAIN
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.bandwidth < math.inf:
-            raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
+        check_fields(self)
         self._bandwidth = self.bandwidth * self.connector.efficiency
         self._transfers = Transfers([self._bandwidth])
 

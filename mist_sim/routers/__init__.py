@@ -1,6 +1,10 @@
 """Routing policies: which client serves a request's next stages (MIST §III-C1)."""
 
-from mist_sim.routers.affinity import PrefixAffinityRouter, SessionAffinityRouter
+from mist_sim.routers.affinity import (
+    PlacementAwareRouter,
+    PrefixAffinityRouter,
+    SessionAffinityRouter,
+)
 from mist_sim.routers.base import ROUTERS, RefusalError, Router, Seeded
 from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.hand_over_policies import (
@@ -16,7 +20,6 @@ from mist_sim.routers.load import (
     LoadRouter,
     PowerOfTwoRouter,
 )
-from mist_sim.routers.placement import PlacementAwareRouter
 from mist_sim.routers.polled import PolledRouter
 from mist_sim.routers.simple import RandomRouter, RoundRobinRouter, StageRouters
 

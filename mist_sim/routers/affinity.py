@@ -1,11 +1,13 @@
-"""Routers that send requests where their KV entries are: by prefix, and by session."""
+"""Routers that look at where a prefix, a conversation or the entries of a request are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.random import Generator
 
+from mist_sim.checks import Fraction, Positive
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.routers.base import ROUTERS, group_of
@@ -32,12 +34,7 @@ class PrefixAffinityRouter(LoadBound):
     "Cache-Aware Policy Tuning"), see `LoadBound` for a difference.
     """
 
-    cache_threshold: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.cache_threshold <= 1:
-            raise ValueError(f"cache_threshold must be in [0, 1], got {self.cache_threshold}")
+    cache_threshold: Fraction = 0.3
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         """Return the candidate with the longest cached prefix, or the least loaded one."""
@@ -65,12 +62,10 @@ class SessionAffinityRouter(LoadBound):
     (`kv_cache_routing_max_sessions`, `kv_cache_routing_new_conv_placement: least_queued`).
     """
 
-    max_sessions: int = 65536
+    max_sessions: Positive[int] = 65536
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_sessions < 1:
-            raise ValueError(f"max_sessions must be >= 1, got {self.max_sessions}")
         self._homes: dict[str, dict[int, int]] = {}
 
     def seed(self, rng: Generator) -> None:
@@ -90,3 +85,29 @@ class SessionAffinityRouter(LoadBound):
         if len(homes) > self.max_sessions:
             del homes[next(iter(homes))]
         return home.client_id
+
+
+@ROUTERS.register("placement_aware")
+@dataclass(kw_only=True)
+class PlacementAwareRouter(LoadBound):
+    """Send a visit to the candidate that the request's KV entries reach first.
+
+    The time is the latencies of the route plus the bytes over its narrowest link, on an idle
+    network. Ties, and requests that bring no entries, go to the candidate with the fewest
+    outstanding requests, then to the first. Candidates that are too busy are passed over.
+
+    balance_abs_threshold, balance_rel_threshold: as in `prefix_affinity`.
+
+    Source: MIST §III-C1, "client placement information".
+    """
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the candidate that the request's entries reach first."""
+        least = candidates.least("num_outstanding")
+        if request.kv is None:
+            return least.client_id
+        outstanding = candidates.numbers("num_outstanding")
+        seconds = candidates.transfer_times(request)
+        seconds[outstanding > self.most_outstanding(least)] = np.inf
+        nearest = np.flatnonzero(seconds == seconds.min())
+        return candidates[int(nearest[outstanding[nearest].argmin()])].client_id

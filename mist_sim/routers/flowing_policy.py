@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from typing import Annotated
 
+from mist_sim.checks import Checked, Positive, Range, Share
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.hand_over_policies import HAND_OVER_POLICIES
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 P_HEAVY, D_HEAVY = "p_heavy", "d_heavy"
 
 
 @HAND_OVER_POLICIES.register("flowing")
 @dataclass(kw_only=True)
-class FlowingPolicy:
+class FlowingPolicy(Checked):
     """TaiChi: answers begin on clients with role d_heavy, and flow to p_heavy clients and back.
 
     A prompt that a p_heavy client computed is decoded by a d_heavy one; a d_heavy client decodes
@@ -47,23 +48,11 @@ class FlowingPolicy:
     frequent ones a sign of bad sliders.
     """
 
-    tpot: Seconds
-    approach_factor: float = 0.96
-    watermark: float = 0.95
+    tpot: Positive[Seconds]
+    approach_factor: Share = 0.96
+    watermark: Share = 0.95
     counts_seats: bool = False
-    max_backflows: int | None = 2
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.tpot < inf:
-            raise ValueError(f"tpot must be finite and > 0 s, got {self.tpot}")
-        for name in ("approach_factor", "watermark"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be > 0 and <= 1, got {getattr(self, name)}")
-        if self.max_backflows is not None and self.max_backflows < 0:
-            raise ValueError(
-                f"max_backflows must be >= 0, or null for no limit, got {self.max_backflows}"
-            )
+    max_backflows: Annotated[int, Range("[0, inf)", "null is no limit")] | None = 2
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
         """Return which role, p_heavy or d_heavy, no client has, or None."""

@@ -11,18 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from mist_sim.checks import Checked, NotNegative, Positive, check_fields
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 HAND_OVER_POLICIES = Registry("hand_over_policies")
 
 
 @HAND_OVER_POLICIES.register("conditional")
 @dataclass(kw_only=True)
-class ConditionalPolicy:
+class ConditionalPolicy(Checked):
     """Compute short or mostly cached prompts where they decode, on clients without a role.
 
     A prompt goes to such a client if at least one of them would compute at most `max_local_tokens`
@@ -35,11 +36,8 @@ class ConditionalPolicy:
     Serving"); both default values are ours.
     """
 
-    max_local_tokens: int = 1000
-    max_waiting: int = 2
-
-    def __post_init__(self) -> None:
-        _at_least_0(self, "max_local_tokens", "max_waiting")
+    max_local_tokens: NotNegative[int] = 1000
+    max_waiting: NotNegative[int] = 2
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
         """Return which role no client has, or None."""
@@ -68,7 +66,7 @@ class ConditionalPolicy:
 
 @HAND_OVER_POLICIES.register("overflow")
 @dataclass(kw_only=True)
-class OverflowPolicy:
+class OverflowPolicy(Checked):
     """Hand answers from clients without a role to clients with role decode while these have room.
 
     If more than `max_waiting` requests wait at every decode client, its memory is full, and the
@@ -77,10 +75,7 @@ class OverflowPolicy:
     max_waiting: requests (>= 0).
     """
 
-    max_waiting: int = 0
-
-    def __post_init__(self) -> None:
-        _at_least_0(self, "max_waiting")
+    max_waiting: NotNegative[int] = 0
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
         """Return which role no client has, or None."""
@@ -120,16 +115,13 @@ class FlippingPolicy:
     sides with the queues; the rule is ours.
     """
 
-    num_prefill: int = 1
-    max_waiting_tokens: int = 8192
-    max_waiting: int = 0
-    interval: Seconds = 10.0
+    num_prefill: Positive[int] = 1
+    max_waiting_tokens: NotNegative[int] = 8192
+    max_waiting: NotNegative[int] = 0
+    interval: NotNegative[Seconds] = 10.0
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        _at_least_0(self, "max_waiting_tokens", "max_waiting", "interval")
-        if self.num_prefill < 1:
-            raise ValueError(f"num_prefill must be >= 1, got {self.num_prefill}")
+        check_fields(self)
         self.begin()
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
@@ -202,9 +194,3 @@ def _some(candidates: Candidates, chosen: Iterable[ClientView]) -> Candidates:
     """Return the chosen candidates, or all of them if none was chosen."""
     found = Candidates(chosen)
     return found or candidates
-
-
-def _at_least_0(policy: object, *names: str) -> None:
-    for name in names:
-        if not getattr(policy, name) >= 0:
-            raise ValueError(f"{name} must be >= 0, got {getattr(policy, name)}")

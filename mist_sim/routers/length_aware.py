@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, inf, log1p, sqrt
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from numpy.random import Generator
 
+from mist_sim.checks import Positive, Range, check_fields
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.errors import brief
 from mist_sim.routers.base import ROUTERS, RefusalError
 from mist_sim.routers.flowing_policy import D_HEAVY, P_HEAVY
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 IfNone = Literal["random", "soonest", "reject"]
 
@@ -47,23 +47,12 @@ class LengthAwareRouter:
         to do.
     """
 
-    ttft: Seconds
+    ttft: Positive[Seconds]
     if_none: IfNone = "random"
-    estimate_error: float = 0.0
+    estimate_error: Annotated[float, Range("[0, inf)", "0.2 is off by a fifth")] = 0.0
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.ttft < inf:
-            raise ValueError(f"ttft must be finite and > 0 s, got {self.ttft}")
-        if self.if_none not in get_args(IfNone):
-            raise ValueError(
-                f"if_none must be {', '.join(get_args(IfNone))}, got {brief(self.if_none)}"
-            )
-        if not 0 <= self.estimate_error < inf:
-            raise ValueError(
-                f"estimate_error must be finite and >= 0, got {self.estimate_error}; 0.2 is off "
-                "by a fifth"
-            )
+        check_fields(self)
         self._spread = sqrt(log1p(self.estimate_error**2))  # of the logarithm
 
     def seed(self, rng: Generator) -> None:

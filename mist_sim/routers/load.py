@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.random import Generator
 
+from mist_sim.checks import Checked, NotNegative, Positive, Range, check_fields
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.errors import brief
 from mist_sim.routers.base import ROUTERS, group_of
 
 Work = Literal["input_length", "kv_cache", "tokens_remaining"]
 """The three loads of MIST §III-C1; there is none of the true length of an answer."""
-
-
-def check_work(by: str) -> None:
-    """Raise ValueError for an unknown measure of work."""
-    if by not in get_args(Work):
-        raise ValueError(f"by must be one of {', '.join(get_args(Work))}, got {brief(by)}")
 
 
 def least_loaded(candidates: Candidates, by: Work) -> ClientView:
@@ -69,12 +62,6 @@ def weight(request: Request, candidates: Candidates, by: Work) -> float:
     return candidates[0].num_answer_tokens(request)
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless a number is finite and > 0."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be finite and > 0, got {value}")
-
-
 @ROUTERS.register("least_outstanding")
 @dataclass
 class LeastOutstandingRouter:
@@ -116,7 +103,7 @@ class PowerOfTwoRouter:
 
 @ROUTERS.register("load")
 @dataclass(kw_only=True)
-class LoadRouter:
+class LoadRouter(Checked):
     """Send a visit to the candidate with the least work, measured in tokens or KV memory.
 
     by: the measure of work. input_length: prompt tokens of its unfinished visits. kv_cache: the
@@ -128,9 +115,6 @@ class LoadRouter:
     """
 
     by: Work = "input_length"
-
-    def __post_init__(self) -> None:
-        check_work(self.by)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         """Return the candidate with the least work."""
@@ -155,15 +139,11 @@ class HeavyLightRouter:
     """
 
     by: Work = "input_length"
-    threshold: float | None = None
-    heavy_share: float = 0.5
+    threshold: Positive[float] | None = None
+    heavy_share: Annotated[float, Range("(0, 1)")] = 0.5
 
     def __post_init__(self) -> None:
-        check_work(self.by)
-        if self.threshold is not None:
-            check_positive("threshold", self.threshold)
-        if not 0 < self.heavy_share < 1:
-            raise ValueError(f"heavy_share must be > 0 and < 1, got {self.heavy_share}")
+        check_fields(self)
         self._medians: dict[str, RunningMedian] = {}
 
     def seed(self, rng: Generator) -> None:
@@ -190,7 +170,7 @@ class HeavyLightRouter:
 
 
 @dataclass(kw_only=True)
-class LoadBound:
+class LoadBound(Checked):
     """Load limit up to which a router prefers a candidate that has a part of the request cached.
 
     A candidate is too busy when it has more than `balance_abs_threshold` outstanding requests
@@ -203,18 +183,8 @@ class LoadBound:
     of others.
     """
 
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
-
-    def __post_init__(self) -> None:
-        if self.balance_abs_threshold < 0:
-            raise ValueError(
-                f"balance_abs_threshold must be >= 0, got {self.balance_abs_threshold}"
-            )
-        if not self.balance_rel_threshold >= 1:
-            raise ValueError(
-                f"balance_rel_threshold must be >= 1, got {self.balance_rel_threshold}"
-            )
+    balance_abs_threshold: NotNegative[int] = 64
+    balance_rel_threshold: Annotated[float, Range("[1, inf)")] = 1.5
 
     def most_outstanding(self, least: ClientView) -> float:
         """Return how many a candidate may have; `least` is the least busy one."""

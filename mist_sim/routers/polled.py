@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from mist_sim.checks import Checked, Positive
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.routers.base import Router, Seeded
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 
 @dataclass(kw_only=True)
-class PolledRouter:
+class PolledRouter(Checked):
     """Let a router see every client as of the last poll, at 0, view_interval, and so on.
 
     Gateways poll: llm-d's endpoint picker scrapes the servers' metrics every 50 ms, the router of
@@ -29,13 +29,8 @@ class PolledRouter:
     """
 
     router: Router
-    view_interval: Seconds
+    view_interval: Positive[Seconds]
     counts_sent: bool = True
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.view_interval < math.inf:
-            raise ValueError(f"view_interval must be finite and > 0 s, got {self.view_interval}")
 
     def seed(self, rng: Generator) -> None:
         """Seed the router inside, if it draws or remembers."""

@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr, roots_legendre
 
 from mist_sim.bounds import BUNDLE
+from mist_sim.checks import Checked, NotNegative, Positive, Range
 from mist_sim.clients.afd import Bundle, BundleConfig, Placement, Resident
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
@@ -406,20 +407,14 @@ def best_candidate(found: tuple[Candidate, ...]) -> Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotLoad:
+class SlotLoad(Checked):
     """Mean and variance of a slot's tokens: theta and nu^2 of the paper.
 
     Raises ValueError unless mean > 0 and variance >= 0, both finite.
     """
 
-    mean: float
-    variance: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mean < math.inf:
-            raise ValueError(f"mean must be finite and > 0 tokens, got {self.mean}")
-        if not 0 <= self.variance < math.inf:
-            raise ValueError(f"variance must be finite and >= 0, got {self.variance}")
+    mean: Positive[float]
+    variance: NotNegative[float]
 
     @property
     def std(self) -> float:
@@ -561,7 +556,7 @@ MOST_WORKERS = BUNDLE["attention_workers"]
 
 
 @dataclass(frozen=True, slots=True)
-class BundleSpec:
+class BundleSpec(Checked):
     """Input of the choice of a ratio: coefficients, the load of a slot, and slots.
 
     slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
@@ -574,17 +569,10 @@ class BundleSpec:
 
     coefficients: AfdCoefficients
     load: SlotLoad
-    slots: int
-    batches: int = 2
-    ffn_weight: float = 1.0
+    slots: Annotated[int, Range(f"[1, {BUNDLE['slots']}]")]
+    batches: Annotated[int, Range(f"[2, {BUNDLE['batches']}]")] = 2
+    ffn_weight: Positive[float] = 1.0
     senders: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ffn_weight < math.inf:
-            raise ValueError(f"ffn_weight must be finite and > 0, got {self.ffn_weight}")
-        for name, least in (("slots", 1), ("batches", 2)):
-            if not least <= (value := getattr(self, name)) <= BUNDLE[name]:
-                raise ValueError(f"{name} must be from {least} to {BUNDLE[name]}, got {value:.6g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

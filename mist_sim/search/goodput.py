@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 from time import monotonic
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
+from mist_sim.checks import Range, check_fields
 from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.keeping import LimitOnShare
@@ -87,16 +88,13 @@ class GoodputOptions:
     each: bool = False
     percentiles: tuple[LimitOnShare, ...] = ()
     rates: tuple[float, float] | None = None
-    tolerance: float = 0.02
-    most_requests: int | None = None
+    tolerance: Annotated[float, Range(f"[{_NARROWEST}, 1)")] = 0.02
+    most_requests: Annotated[int, Range(f"[{_FEWEST}, inf)")] | None = None
     usual_requests: int = USUAL_REQUESTS
     as_is: bool = False
 
     def __post_init__(self) -> None:
-        if self.most_requests is not None and self.most_requests < _FEWEST:
-            raise ScenarioError(f"most_requests must be >= {_FEWEST}, got {self.most_requests}")
-        if not _NARROWEST <= self.tolerance < 1:
-            raise ScenarioError(f"tolerance must be in [{_NARROWEST}, 1), got {self.tolerance:g}")
+        check_fields(self, ScenarioError)
         if self.rates is not None:
             check_rates(self.rates)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from mist_sim.checks import Fraction, Positive, check_fields
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
@@ -106,22 +107,13 @@ class PairOptions:
     Raises ScenarioError for figures out of range.
     """
 
-    data_parallel_sizes: tuple[int, ...] | None = None
-    max_num_seqs: int = 256
-    host_memory: float = 80 * _GIB
-    piggyback: float = 0.0
+    data_parallel_sizes: tuple[Positive[int], ...] | None = None
+    max_num_seqs: Positive[int] = 256
+    host_memory: Positive[float] = 80 * _GIB
+    piggyback: Fraction = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_num_seqs < 1:
-            raise ScenarioError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
-        if not self.host_memory > 0:
-            raise ScenarioError(f"host_memory must be > 0 bytes, got {self.host_memory:g}")
-        if not 0 <= self.piggyback <= 1:
-            raise ScenarioError(f"piggyback must be in [0, 1], got {self.piggyback:g}")
-        if any(size < 1 for size in self.data_parallel_sizes or ()):
-            raise ScenarioError(
-                f"data_parallel_sizes must be >= 1, got {list(self.data_parallel_sizes or ())}"
-            )
+        check_fields(self, ScenarioError)
 
 
 @dataclass(frozen=True, slots=True)

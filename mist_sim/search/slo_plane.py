@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import Range, check_fields
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
@@ -55,9 +56,9 @@ class PlaneOptions:
 
     ttft: tuple[float, float] = (0.1, 10.0)
     tpot: tuple[float, float] = (0.01, 0.2)
-    num_points: int = 12
+    num_points: Annotated[int, Range(f"[2, {_MOST}]")] = 12
     rates: tuple[float, float] | None = None
-    num_rates: int = 12
+    num_rates: Annotated[int, Range(f"[2, {_MOST}]")] = 12
     attainment: float | None = None
 
     def __post_init__(self) -> None:
@@ -67,10 +68,7 @@ class PlaneOptions:
                 raise ScenarioError(
                     f"{name} must be LOW:HIGH with 0 < LOW < HIGH, got {low:g} s:{high:g} s"
                 )
-        for name in ("num_points", "num_rates"):
-            if not 2 <= getattr(self, name) <= _MOST:
-                raise ScenarioError(f"{name} must be in [2, {_MOST}], got {getattr(self, name)}")
-
+        check_fields(self, ScenarioError)
         if self.rates is not None:
             check_rates(self.rates)
         if self.attainment is not None:

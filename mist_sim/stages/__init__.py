@@ -1,7 +1,6 @@
 """The vocabulary of stages, and pipelines as ordered combinations of them (MIST §III-B)."""
 
 from mist_sim.core.request import Stage
-from mist_sim.stages.encode_images import EncodeImages
 from mist_sim.stages.growing import (
     Augment,
     BestOfN,
@@ -13,8 +12,14 @@ from mist_sim.stages.growing import (
 )
 from mist_sim.stages.llm import Decode, Prefill, Prompted, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
-from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
-from mist_sim.stages.retrieval import KvRetrieval, Rag
+from mist_sim.stages.processing import (
+    EncodeImages,
+    KvRetrieval,
+    Postprocess,
+    Preprocess,
+    Rag,
+    ToolCall,
+)
 from mist_sim.stages.stage_kinds import STAGES
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Stages around the model: text processing before and after it, and calls of tools."""
+"""Stages around the model: texts before and after it, images, retrieval, and calls of tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mist_sim.core.request import Stage
+from mist_sim.core.request import Image, Images, Stage
 from mist_sim.stages.stage_kinds import STAGES
 from mist_sim.units import Seconds
 
@@ -87,3 +87,87 @@ class ToolCall(Stage):
     def __post_init__(self) -> None:
         if not 0 <= self.duration < math.inf:
             raise ValueError(f"duration must be finite and >= 0 s, got {self.duration}")
+
+
+@STAGES.register("encode_images")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeImages(Stage):
+    """Turn a prompt's images into tokens before prefill (encode, prefill and decode apart).
+
+    num_images: of the prompt; in a template, the class stands for those of the row.
+    patches, tokens, parts: of each (see `Image`).
+    """
+
+    kind: ClassVar[str] = "encode_images"
+    num_images: int = 0
+    patches: int = 0
+    tokens: int = 0
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_images", "patches", "tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.parts < 1:
+            raise ValueError(f"parts must be >= 1, got {self.parts}")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the prompt has no images."""
+        return not self.num_images
+
+    @property
+    def image(self) -> Image:
+        """Each of the images."""
+        return Image(self.patches, self.tokens, self.parts)
+
+    @classmethod
+    def of(cls, images: Images | None) -> EncodeImages:
+        """Return the stage for a row's images."""
+        if images is None:
+            return cls()
+        return cls(num_images=images.number, **images.each._asdict())
+
+
+@STAGES.register("rag")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rag(Stage):
+    """Embed the query, search an index, re-rank what was found (MIST §IV-A2).
+
+    Clients of type rag use both numbers; workers ignore them.
+
+    num_query_tokens: length of the query in tokens (> 0); None: clients of type rag take the prompt
+        as the query.
+    num_documents: documents added to the prompt (> 0); None: the client's own number.
+    """
+
+    kind: ClassVar[str] = "rag"
+    num_query_tokens: int | None = None
+    num_documents: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_query_tokens", "num_documents"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
+
+
+@STAGES.register("kv_retrieval")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRetrieval(Stage):
+    """Fetch the KV entries of a known context instead of computing them (MIST §IV-A3).
+
+    num_tokens: context tokens to fetch entries for (> 0); clients of type kv_retrieval fetch at
+        most those of the next prompt.
+    """
+
+    kind: ClassVar[str] = "kv_retrieval"
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_tokens <= 0:
+            raise ValueError(f"num_tokens must be > 0, got {self.num_tokens}")
+
+    def longer(self, num_tokens: int) -> KvRetrieval:
+        """Return a copy that fetches the entries of so many tokens more."""
+        return replace(self, num_tokens=self.num_tokens + num_tokens)

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mist_sim.checks import Checked, Count, NotNegative, Positive, check_fields
 from mist_sim.durations import (
     BLOCK,
     DurationDistribution,
@@ -22,10 +23,9 @@ from mist_sim.durations import (
     draws,
     not_reached,
     require_plan,
-    require_positive,
 )
-from mist_sim.traces.base import ARRIVALS, require_count
-from mist_sim.units import PerSecond, Seconds, require_quantities
+from mist_sim.traces.base import ARRIVALS
+from mist_sim.units import PerSecond, Seconds
 
 Gaps = npt.NDArray[np.float64]
 
@@ -60,22 +60,18 @@ class TraceArrivals:
         file is read once more to find its own rate. None: use `speedup`.
     """
 
-    speedup: float = 1.0
-    rate: PerSecond | None = None
+    speedup: Positive[float] = 1.0
+    rate: Positive[PerSecond] | None = None
 
     def __post_init__(self) -> None:
-        require_positive("speedup", self.speedup)
-        if self.rate is not None:
-            require_positive("rate", self.rate, "/s")
-            if self.speedup != 1.0:
-                raise ValueError(
-                    f"speedup must be left out where rate is given, got {self.speedup:g}"
-                )
+        check_fields(self)
+        if self.rate is not None and self.speedup != 1.0:
+            raise ValueError(f"speedup must be left out where rate is given, got {self.speedup:g}")
 
 
 @ARRIVALS.register("closed_loop")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedLoop:
+class ClosedLoop(Checked):
     """A fixed number of users; each sends its next request after its last one has finished.
 
     concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0), or a law of
@@ -87,18 +83,10 @@ class ClosedLoop:
         gives, such as the time of a tool; think_time lies between two sessions.
     """
 
-    concurrency: int
+    concurrency: Count
     think_time: SecondsOrLaw = 0.0
-    ramp_up: Seconds = 0.0
+    ramp_up: NotNegative[Seconds] = 0.0
     sessions: bool = False
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        require_count("concurrency", self.concurrency)
-        for name in ("think_time", "ramp_up"):
-            value = getattr(self, name)
-            if not isinstance(value, DurationDistribution) and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def think_times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield the pauses of users in seconds, in the order in which they begin, without end."""
@@ -124,13 +112,10 @@ class AllAtOnce:
 
 @ARRIVALS.register("constant")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantArrivals:
+class ConstantArrivals(Checked):
     """Even spacing: request k arrives at k / rate, the first at time 0. rate: per second."""
 
-    rate: PerSecond
-
-    def __post_init__(self) -> None:
-        require_positive("rate", self.rate, "/s")
+    rate: Positive[PerSecond]
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield k / rate for k = 0, 1, ... (no sum, so nothing drifts)."""
@@ -139,7 +124,7 @@ class ConstantArrivals:
 
 @ARRIVALS.register("poisson")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonArrivals:
+class PoissonArrivals(Checked):
     """A Poisson process: exponential gaps of mean 1 / rate.
 
     rate: requests per second. stretched: whether the finished schedule is stretched so that the
@@ -148,11 +133,8 @@ class PoissonArrivals:
     Source: vLLM, vllm/benchmarks/serve.py, get_request.
     """
 
-    rate: PerSecond
+    rate: Positive[PerSecond]
     stretched: bool = False
-
-    def __post_init__(self) -> None:
-        require_positive("rate", self.rate, "/s")
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
@@ -161,7 +143,7 @@ class PoissonArrivals:
 
 @ARRIVALS.register("gamma")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GammaArrivals:
+class GammaArrivals(Checked):
     """Gamma-distributed gaps of mean 1 / rate, as `vllm bench serve --burstiness` draws them.
 
     rate: requests per second. burstiness: the shape (> 0); 1 is a Poisson process, less is
@@ -170,13 +152,9 @@ class GammaArrivals:
     Source: vLLM, vllm/benchmarks/serve.py, get_request.
     """
 
-    rate: PerSecond
-    burstiness: float
+    rate: Positive[PerSecond]
+    burstiness: Positive[float]
     stretched: bool = False
-
-    def __post_init__(self) -> None:
-        require_positive("rate", self.rate, "/s")
-        require_positive("burstiness", self.burstiness)
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
@@ -186,13 +164,10 @@ class GammaArrivals:
 
 @ARRIVALS.register("uniform")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformArrivals:
+class UniformArrivals(Checked):
     """Gaps uniform on [0, 2 / rate), so of mean 1 / rate. rate: requests per second."""
 
-    rate: PerSecond
-
-    def __post_init__(self) -> None:
-        require_positive("rate", self.rate, "/s")
+    rate: Positive[PerSecond]
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
@@ -201,7 +176,7 @@ class UniformArrivals:
 
 @ARRIVALS.register("normal")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalArrivals:
+class NormalArrivals(Checked):
     """Gaps from a normal distribution; those that are not positive are drawn again.
 
     rate: requests per second; the mean gap after truncation is exactly 1 / rate.
@@ -209,12 +184,8 @@ class NormalArrivals:
     it: to within 1 % of cv for cv <= 0.33, but to 0.62 for cv = 1, and never above 0.76.
     """
 
-    rate: PerSecond
-    cv: float
-
-    def __post_init__(self) -> None:
-        require_positive("rate", self.rate, "/s")
-        require_positive("cv", self.cv)
+    rate: Positive[PerSecond]
+    cv: Positive[float]
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
@@ -234,7 +205,7 @@ class NormalArrivals:
 
 @ARRIVALS.register("bursty")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BurstyArrivals:
+class BurstyArrivals(Checked):
     """An interrupted Poisson process: bursts at `rate_on`, silence between them.
 
     rate_on: requests per second during a burst. on, off: mean seconds of bursts and silences,
@@ -245,14 +216,9 @@ class BurstyArrivals:
     Source: Kuczura, The interrupted Poisson process as an overflow process, BSTJ 52(3), 1973.
     """
 
-    rate_on: PerSecond
-    on: Seconds
-    off: Seconds
-
-    def __post_init__(self) -> None:
-        require_positive("rate_on", self.rate_on, "/s")
-        require_positive("on", self.on, "s")
-        require_positive("off", self.off, "s")
+    rate_on: Positive[PerSecond]
+    on: Positive[Seconds]
+    off: Positive[Seconds]
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
@@ -284,14 +250,12 @@ class ScheduledArrivals:
     """
 
     at: tuple[Seconds, ...]
-    rates: tuple[PerSecond, ...]
+    rates: tuple[NotNegative[PerSecond], ...]
     period: Seconds | None = None
 
     def __post_init__(self) -> None:
-        require_quantities(self)
+        check_fields(self)
         require_plan("rates", self.at, self.rates, self.period)
-        if not all(0 <= rate < math.inf for rate in self.rates):
-            raise ValueError(f"rates must be finite and >= 0 /s, got {list(self.rates)}")
         if self.period is None and not self.rates[-1]:
             raise ValueError("the last of rates must be > 0 /s without a period, got 0")
         if not any(self.rates):
@@ -335,16 +299,14 @@ class DailyArrivals:
     Within each 1,440th of a day (a minute) the rate is constant, at its mean there.
     """
 
-    peak: PerSecond
+    peak: Positive[PerSecond]
     low: PerSecond
     peak_at: Seconds
     starts_at: Seconds = 0.0
-    period: Seconds = 86_400.0
+    period: Positive[Seconds] = 86_400.0
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        require_positive("peak", self.peak, "/s")
-        require_positive("period", self.period, "s")
+        check_fields(self)
         if not 0 <= self.low <= self.peak:
             raise ValueError(f"low must be from 0 to peak ({self.peak} /s), got {self.low}")
         for name in ("peak_at", "starts_at"):

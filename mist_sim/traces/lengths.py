@@ -8,21 +8,25 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import islice
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from mist_sim.checks import Checked, Count, NotNegative, Positive, Range, check_fields
 from mist_sim.durations import BLOCK, Floats, lognormal, require_spread
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.registry import require_method
-from mist_sim.traces.base import LENGTHS, SAMPLERS, TraceRow, require_count
+from mist_sim.traces.base import LENGTHS, SAMPLERS, TraceRow
 from mist_sim.traces.profiles import load_profile, profile_names
 from mist_sim.traces.workload import prefix_content
 
 Tokens = npt.NDArray[np.int64]
 
 _SAMPLE = "sample(rng, n)"
+
+
+_Total = Annotated[int, Range("[2, inf)", "null is no limit")]
 
 
 @runtime_checkable
@@ -33,22 +37,12 @@ class LengthDistribution(Protocol):
         """Return `n` lengths in tokens, shape (n,), each >= 1."""
 
 
-def _require_mean_and_std(mean: float, std: float) -> None:
-    if not 1 <= mean < math.inf:
-        raise ValueError(f"mean must be finite and >= 1 token, got {mean}")
-    if not 0 <= std < math.inf:
-        raise ValueError(f"std must be finite and >= 0 tokens, got {std}")
-
-
 @LENGTHS.register("fixed")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedLength:
+class FixedLength(Checked):
     """Every request has the same number of `tokens` (>= 1)."""
 
-    tokens: int
-
-    def __post_init__(self) -> None:
-        require_count("tokens", self.tokens)
+    tokens: Count
 
     @property
     def shortest(self) -> int:
@@ -65,11 +59,11 @@ class FixedLength:
 class UniformLength:
     """Whole numbers of tokens from `low` (>= 1) to `high`, both included, equally likely."""
 
-    low: int
+    low: Count
     high: int
 
     def __post_init__(self) -> None:
-        require_count("low", self.low)
+        check_fields(self)
         if self.high < self.low:
             raise ValueError(f"high must be >= low ({self.low}), got {self.high}")
 
@@ -85,7 +79,7 @@ class UniformLength:
 
 @LENGTHS.register("normal")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalLength:
+class NormalLength(Checked):
     """A normal distribution rounded to whole tokens; values below 1 are drawn again.
 
     mean (>= 1), std (>= 0): tokens, of the normal before truncation. The mean of what is drawn
@@ -93,11 +87,8 @@ class NormalLength:
     for mean >= 100 and std <= mean / 3. Source: MIST §III-B2 (lengths as a normal distribution).
     """
 
-    mean: float
-    std: float
-
-    def __post_init__(self) -> None:
-        _require_mean_and_std(self.mean, self.std)
+    mean: Annotated[float, Range("[1, inf)")]
+    std: NotNegative[float]
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""
@@ -121,11 +112,11 @@ class LogNormalLength:
     to 1 raises the mean by less than one token.
     """
 
-    mean: float
-    std: float
+    mean: Annotated[float, Range("[1, inf)")]
+    std: NotNegative[float]
 
     def __post_init__(self) -> None:
-        _require_mean_and_std(self.mean, self.std)
+        check_fields(self)
         require_spread(self.mean, self.std)
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
@@ -136,16 +127,13 @@ class LogNormalLength:
 
 @LENGTHS.register("geometric")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeometricLength:
+class GeometricLength(Checked):
     """A geometric distribution on 1, 2, ...: after each token the answer ends with 1 / mean.
 
     mean: tokens (>= 1).
     """
 
-    mean: float
-
-    def __post_init__(self) -> None:
-        _require_mean_and_std(self.mean, 0.0)
+    mean: Annotated[float, Range("[1, inf)")]
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""
@@ -165,14 +153,13 @@ class Synthetic:
     prompts, except those that `max_total_tokens` drops.
     """
 
-    num_requests: int
+    num_requests: Count
     prompt: LengthDistribution
     output: LengthDistribution
-    max_total_tokens: int | None = None
+    max_total_tokens: _Total | None = None
 
     def __post_init__(self) -> None:
-        require_count("num_requests", self.num_requests)
-        _require_total(self.max_total_tokens)
+        check_fields(self)
         for part in ("prompt", "output"):
             require_method(
                 f"{part} (such as FixedLength(tokens=100))", getattr(self, part), _SAMPLE
@@ -210,13 +197,12 @@ class Profile:
         None: any.
     """
 
-    num_requests: int
+    num_requests: Count
     name: str = "azure-conv-2023"
-    max_total_tokens: int | None = None
+    max_total_tokens: _Total | None = None
 
     def __post_init__(self) -> None:
-        require_count("num_requests", self.num_requests)
-        _require_total(self.max_total_tokens)
+        check_fields(self)
         if self.name not in profile_names():
             raise ValueError(
                 f"name must be one of {', '.join(profile_names())}, got {brief(self.name)}"
@@ -233,7 +219,7 @@ class Profile:
 
 @SAMPLERS.register("prefix_repetition")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixRepetition:
+class PrefixRepetition(Checked):
     """Prompts that share beginnings, such as system prompts (vLLM's dataset of that name).
 
     num_requests: how many (>= 1). num_prefixes: different beginnings (>= 1); each request has
@@ -242,15 +228,11 @@ class PrefixRepetition:
     the answer.
     """
 
-    num_requests: int
+    num_requests: Count
     suffix: LengthDistribution
     output: LengthDistribution
-    num_prefixes: int = 10
-    prefix_len: int = 256
-
-    def __post_init__(self) -> None:
-        for name in ("num_requests", "num_prefixes", "prefix_len"):
-            require_count(name, getattr(self, name))
+    num_prefixes: Count = 10
+    prefix_len: Count = 256
 
     @property
     def shortest_prompt(self) -> int:
@@ -291,11 +273,6 @@ def checked_lengths(lengths: Tokens, distribution: LengthDistribution) -> Tokens
     return found
 
 
-def _require_total(most: int | None) -> None:
-    if most is not None and most < 2:
-        raise ValueError(f"max_total_tokens must be >= 2 or null, got {most}")
-
-
 def _rows(
     num_rows: int, draw: Callable[[], tuple[Tokens, Tokens]], most: int | None
 ) -> Iterator[TraceRow]:
@@ -321,7 +298,7 @@ def _rows(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestClass:
+class RequestClass(Checked):
     """Requests of one class.
 
     prompt, output: distributions of their lengths in tokens, drawn independently. share: of all
@@ -331,12 +308,8 @@ class RequestClass:
 
     prompt: LengthDistribution
     output: LengthDistribution
-    share: float = 1.0
+    share: Positive[float] = 1.0
     priority: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < math.inf:
-            raise ValueError(f"share must be finite and > 0, got {self.share}")
 
 
 @SAMPLERS.register("mix")
@@ -353,11 +326,11 @@ class Mix:
     its own random streams: changing the lengths of one class changes no other class.
     """
 
-    num_requests: int
+    num_requests: Count
     classes: Mapping[str, RequestClass]
 
     def __post_init__(self) -> None:
-        require_count("num_requests", self.num_requests)
+        check_fields(self)
         if not self.classes:
             raise ValueError("classes must have at least one entry, got {}")
         for name in self.classes:
@@ -431,16 +404,13 @@ class MeanMedianP95Length:
     median and 5 % at least p95. Source: MIST, Table III gives such figures.
     """
 
-    mean: float
-    median: float
-    p95: float
+    mean: Annotated[float, Range("[1, inf)")]
+    median: Annotated[float, Range("[1, inf)")]
+    p95: Annotated[float, Range("[1, inf)")]
     _skew: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("mean", "median", "p95"):
-            value = getattr(self, name)
-            if not 1 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 1 token, got {value}")
+        check_fields(self)
         if self.p95 <= self.median:
             raise ValueError(
                 f"p95 must be > median ({self.median:g}), got {self.p95:g}; "

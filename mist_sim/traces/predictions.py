@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import exp, inf, isfinite
+from math import exp
 
 import numpy as np
 
+from mist_sim.checks import Checked, NotNegative, Positive
 from mist_sim.core.request import Request
 
 _BLOCK = 4096  # errors drawn at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
+class Predictions(Checked):
     """A predictor of answers' lengths: the true length times `bias` times exp(`sigma` z).
 
     bias: median of predicted over true tokens (> 0).
     sigma: standard deviation of the logarithm of that ratio (>= 0); z is normal. 0: no errors.
     """
 
-    bias: float = 1.0
-    sigma: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bias < inf:
-            raise ValueError(f"bias must be > 0 and finite, got {self.bias}")
-        if not (self.sigma >= 0 and isfinite(self.sigma)):
-            raise ValueError(f"sigma must be >= 0 and finite, got {self.sigma}")
+    bias: Positive[float] = 1.0
+    sigma: NotNegative[float] = 0.0
 
     def applied(self, requests: Iterator[Request], rng: np.random.Generator) -> Iterator[Request]:
         """Yield the requests with predicted lengths, at least a token each."""

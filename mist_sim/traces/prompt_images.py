@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 import numpy as np
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.core.request import Image, Images
 from mist_sim.errors import ScenarioError
 from mist_sim.models.vision import VisionTower
@@ -30,8 +30,8 @@ class PromptImages:
     Raises ValueError for a size that is none, a share that is not > 0, or a number below 0.
     """
 
-    sizes: Mapping[str, float]
-    numbers: Mapping[int, float] | None = None
+    sizes: Mapping[str, Positive[float]]
+    numbers: Mapping[int, Positive[float]] | None = None
     model: str | None = None
 
     def __post_init__(self) -> None:
@@ -45,10 +45,7 @@ class PromptImages:
         for number in self.numbers or ():
             if number < 0:
                 raise ValueError(f"numbers must be >= 0 images, got {number}")
-        for name, shares in (("sizes", self.sizes), ("numbers", self.numbers or {})):
-            for value, share in shares.items():
-                if not 0 < share < inf:
-                    raise ValueError(f"{name}[{value}] must be > 0 and finite, got {share}")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

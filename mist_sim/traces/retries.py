@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from mist_sim.durations import require_positive
-from mist_sim.errors import brief
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.checks import Fraction, Positive, Range, check_fields
+from mist_sim.units import Seconds
 
 _MOST = 100  # keeps factor ** max_attempts a number
 
@@ -28,30 +27,20 @@ class Retries:
     and `_calculate_retry_timeout` in `_base_client.py`).
     """
 
-    max_attempts: int = 3
-    backoff: Seconds = 0.5
-    factor: float = 2.0
+    max_attempts: Annotated[int, Range(f"[1, {_MOST}]")] = 3
+    backoff: Positive[Seconds] = 0.5
+    factor: Annotated[float, Range(f"[1, {_MOST}]")] = 2.0
     max_backoff: Seconds = 8.0
-    jitter: float = 0.25
+    jitter: Fraction = 0.25
     on: tuple[Literal["timed_out", "rejected", "lost"], ...] = ("timed_out", "rejected", "lost")
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 1 <= self.max_attempts <= _MOST:
-            raise ValueError(f"max_attempts must be in [1, {_MOST}], got {self.max_attempts}")
-        require_positive("backoff", self.backoff, "s")
+        check_fields(self)
         if not self.backoff <= self.max_backoff < math.inf:
             raise ValueError(
                 f"max_backoff must be finite and >= backoff ({self.backoff} s), "
                 f"got {self.max_backoff}"
             )
-        if not 1 <= self.factor <= _MOST:
-            raise ValueError(f"factor must be in [1, {_MOST}], got {self.factor}")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter must be in [0, 1], got {self.jitter}")
-        for status in self.on:
-            if status not in ("timed_out", "rejected", "lost"):
-                raise ValueError(f"on must list timed_out, rejected or lost, got {brief(status)}")
         if not self.on:
             raise ValueError("on must have at least one entry, got none")
 

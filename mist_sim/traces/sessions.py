@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mist_sim.bounds import TRACE_TIME
+from mist_sim.checks import Count, Range
 from mist_sim.core.content_ids import OF_BLOCK, OF_PATH, content_id
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs import is_there
-from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
+from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.json_stream import objects_in_turn
 from mist_sim.traces.readers.opening import (
     A_SECOND,
@@ -57,14 +58,8 @@ class AgenticReader(SessionReader):
     Source: kv-cache-tester traces (Apache-2.0), with the ids of blocks as runs.
     """
 
-    start_every: Seconds | None = None
+    start_every: Annotated[Seconds, Range(f"[0, {TRACE_TIME:g}]")] | None = None
     absolute_times: bool = False
-
-    def __post_init__(self) -> None:
-        SessionReader.__post_init__(self)
-        every = self.start_every
-        if every is not None and not 0 <= every <= TRACE_TIME:
-            raise ValueError(f"start_every must be from 0 s to {TRACE_TIME:g} s, got {every}")
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         if self.start_every is None:
@@ -344,11 +339,7 @@ class AgenticMooncakeReader(SessionReader):
     Source: NVIDIA Dynamo, AgenticMooncakeRow of its dynamo-data-gen; Mooncake (FAST 2025).
     """
 
-    hash_block_size: int = 512
-
-    def __post_init__(self) -> None:
-        SessionReader.__post_init__(self)
-        require_count("hash_block_size", self.hash_block_size)
+    hash_block_size: Count = 512
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         sessions: dict[str, _DependentSession] = {}

@@ -8,13 +8,14 @@ from math import inf
 
 import numpy as np
 
+from mist_sim.checks import Checked, Positive
 from mist_sim.core.request import Limits, Request
-from mist_sim.durations import DurationDistribution, draws, require_positive
+from mist_sim.durations import DurationDistribution, draws
 from mist_sim.units import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLimits:
+class TimeLimits(Checked):
     """The `Limits` that a workload gives its requests; None: no limit of that kind.
 
     timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up if the whole
@@ -24,19 +25,10 @@ class TimeLimits:
     Raises ValueError for times that are not positive and finite.
     """
 
-    timeout: Seconds | None = None
-    ttft_timeout: Seconds | None = None
+    timeout: Positive[Seconds] | None = None
+    ttft_timeout: Positive[Seconds] | None = None
     patience: DurationDistribution | None = None
-    ttft_deadline: Seconds | Mapping[int, Seconds] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("timeout", "ttft_timeout", "ttft_deadline"):
-            value = getattr(self, name)
-            named = value.items() if isinstance(value, Mapping) else [(None, value)]
-            for priority, seconds in named:
-                if seconds is not None:
-                    place = name if priority is None else f"{name}[{priority}]"
-                    require_positive(place, seconds, "s")
+    ttft_deadline: Positive[Seconds] | Mapping[int, Positive[Seconds]] | None = None
 
     def applied(self, requests: Iterator[Request], rng: np.random.Generator) -> Iterator[Request]:
         """Yield the requests with their limits; patience is drawn from `rng`."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from mist_sim.checks import Count, Positive, check_fields
 from mist_sim.core.content_ids import (
     OF_BLOCK,
     OF_CONVERSATION,
@@ -203,33 +204,23 @@ class Workload:
     source: Source
     arrivals: Arrivals
     pipeline: PipelineTemplate = completion_pipeline
-    priorities: Mapping[int, float] | None = None
+    priorities: Mapping[int, Positive[float]] | None = None
     time_limits: TimeLimits | None = None
     retries: Retries | None = None
-    models: Mapping[str, float] | None = None
-    adapters: Mapping[str, float] | None = None
-    max_concurrency: int | None = None
-    max_tokens: int | None = None
+    models: Mapping[str, Positive[float]] | None = None
+    adapters: Mapping[str, Positive[float]] | None = None
+    max_concurrency: Count | None = None
+    max_tokens: Count | None = None
     images: ImageLaw | None = None
     predictions: Predictions | None = None
 
     def __post_init__(self) -> None:
-        for limit in ("max_concurrency", "max_tokens"):
-            if getattr(self, limit) is not None:
-                require_count(limit, getattr(self, limit))
+        check_fields(self)
         if self.max_concurrency is not None and isinstance(self.arrivals, ClosedLoop):
             raise ValueError(
                 "max_concurrency must be left out with a closed loop, whose concurrency is its "
                 f"users, got {self.max_concurrency}"
             )
-        for name, shares in (
-            ("priorities", self.priorities),
-            ("models", self.models),
-            ("adapters", self.adapters),
-        ):
-            for value, share in (shares or {}).items():
-                if not 0 < share < math.inf:
-                    raise ValueError(f"{name}[{value}] must be > 0 and finite, got {share}")
         if not isinstance(self.source, TraceReader | RowSampler):
             raise ValueError(
                 f"source must have rows() or sample_rows(rng), got {type(self.source).__name__}"

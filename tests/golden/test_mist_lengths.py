@@ -60,7 +60,7 @@ test_figures_that_no_law_has_are_refused = refused(
     law,
     ((100, 200, 300), r"mean must be >= 105.5 with median 200 and p95 300, got 100"),
     ((300, 200, 200), r"p95 must be > median \(200\), got 200"),
-    ((0.5, 200, 300), r"mean must be finite and >= 1 token, got 0.5"),
+    ((0.5, 200, 300), r"mean must be finite and >= 1, got 0.5"),
     ((float("nan"), 2, 3), r"mean must be finite"),
     ((1e12, 100, 200), r"mean must be smaller with median 100 and p95 200, got 1e\+12"),
     ((1.3, 1.5, 2), r"figures that whole tokens can have, got 1.3, 1.5 and 2"),

@@ -61,7 +61,7 @@ def search(
         _explain_results(Path(space), explain)
         return
     options = SearchOptions(
-        method=method,
+        method=method,  # type: ignore[arg-type] # it checks the name
         trials=trials,
         thorough=thorough,
         side_by_side=side_by_side,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from mist_sim.checks import NotNegative, Positive, Range, Share, check_fields
 from mist_sim.clients.kv_cache.moves import SwapSpace
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers import CacheTier
@@ -13,8 +14,8 @@ from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.cluster import GPU_MEMORY_UTILIZATION, Cluster
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
-from mist_sim.models.kv_groups import STATE_CACHES, StateCache
-from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
+from mist_sim.models.kv_groups import StateCache
+from mist_sim.models.quantization import KvCacheDtype
 from mist_sim.models.spec import ModelSpec, rank_part
 from mist_sim.units import Bytes
 
@@ -24,6 +25,7 @@ _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm
 
 NO_ROOM = "does not fit on"  # behind the model, in messages
 _LARGEST_BLOCK = 2**20  # tokens; longer than any context
+_BLOCKS = Range("[2, inf)", "one block is vLLM's null block, which no request gets")
 
 
 class NoRoomError(ScenarioError):
@@ -61,36 +63,22 @@ class KvCacheConfig:
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
     """
 
-    block_size: int = 16
-    gpu_memory_utilization: float | None = None
+    block_size: Annotated[int, Range(f"[1, {_LARGEST_BLOCK}]")] = 16
+    gpu_memory_utilization: Share | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
-    num_gpu_blocks_override: int | None = None
-    context_memory: Bytes | None = None
-    watermark: float = 0.0
+    num_gpu_blocks_override: Annotated[int, _BLOCKS] | None = None
+    context_memory: NotNegative[Bytes] | None = None
+    watermark: Annotated[float, Range("[0, 1)")] = 0.0
     enable_prefix_caching: bool = True
     mamba_cache_mode: StateCache | None = None
     eviction: Eviction = LRU
     tiers: tuple[MemoryTier, ...] = ()
-    swap_space: Bytes | None = None
+    swap_space: Positive[Bytes] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.block_size <= _LARGEST_BLOCK:
-            raise ValueError(
-                f"block_size must be in [1, {_LARGEST_BLOCK}] tokens, got {self.block_size}"
-            )
-        share = self.gpu_memory_utilization
-        if share is not None and not 0 < share <= 1:
-            raise ValueError(
-                f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
-            )
+        check_fields(self)
         check_eviction(self.eviction)
         _check_mode(self.mamba_cache_mode, is_on=self.enable_prefix_caching)
-        check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
-        if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 2:
-            raise ValueError(
-                f"num_gpu_blocks_override must be >= 2, got {self.num_gpu_blocks_override}; one "
-                "block is vLLM's null block, which no request gets"
-            )
         for name in ("gpu_memory_utilization", "context_memory"):
             default = type(self).__dataclass_fields__[name].default
             if self.num_gpu_blocks_override is not None and getattr(self, name) != default:
@@ -98,12 +86,6 @@ class KvCacheConfig:
                     f"{name} must be left out where num_gpu_blocks_override gives the number of "
                     f"blocks, got {getattr(self, name)}"
                 )
-        if not 0 <= self.watermark < 1:
-            raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
-        if self.context_memory is not None and self.context_memory < 0:
-            raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
-        if self.swap_space is not None and not 0 < self.swap_space < math.inf:
-            raise ValueError(f"swap_space must be > 0 B and finite, got {self.swap_space}")
         self._check_tiers()
 
     def _check_tiers(self) -> None:
@@ -122,10 +104,9 @@ class KvCacheConfig:
 
 
 def _check_mode(mode: str | None, *, is_on: bool) -> None:
-    """Raise ValueError for an unknown `mamba_cache_mode`, and for one without a prefix cache."""
+    """Raise ValueError for a `mamba_cache_mode` without a prefix cache."""
     if mode is None:
         return
-    check_name("mamba_cache_mode", mode, STATE_CACHES)
     if mode != "none" and not is_on:
         raise ValueError(
             f"mamba_cache_mode must be none without a prefix cache, got {mode}; "

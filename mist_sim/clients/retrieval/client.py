@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from math import inf
 from typing import Any, Literal, get_args
 
 import simpy
 from numpy.random import Generator as Rng
 from simpy.events import Event
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.registry import CLIENTS
@@ -34,7 +34,6 @@ from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import ARRIVE, PLAN, Environment
-from mist_sim.errors import brief, did_you_mean
 from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.network import Network
 from mist_sim.stages import KvRetrieval, Prompted
@@ -95,30 +94,20 @@ class KvRetrievalClient(Client):
 
     name: str
     _: KW_ONLY
-    bytes_per_token: Bytes
+    bytes_per_token: Positive[Bytes]
     levels: tuple[StorageLevel, ...]
     hits: Kind = "expected"
     eviction: Eviction | None = None
-    block_size: int | None = None
-    max_batch_size: int | None = None
+    block_size: Positive[int] | None = None
+    max_batch_size: Positive[int] | None = None
     device: Device | None = None
     to: str | None = None
 
     def __post_init__(self) -> None:
         self.levels = tuple(self.levels)
-        if not 0 < self.bytes_per_token < inf:
-            raise ValueError(
-                f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
-            )
+        check_fields(self)
         if self.eviction is not None:
             check_eviction(self.eviction)
-        if self.hits not in KINDS:
-            hint = did_you_mean(self.hits, KINDS)
-            raise ValueError(f"hits has no {brief(self.hits)}{hint} Known: {', '.join(KINDS)}")
-        for name in ("block_size", "max_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
         check_levels(self.levels, self.hits)
         self._check_contents()
         self._check_places()

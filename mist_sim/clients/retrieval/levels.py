@@ -18,10 +18,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
-from math import inf
 
 from simpy.events import Event
 
+from mist_sim.checks import Fraction, NotNegative, Positive, check_fields
 from mist_sim.clients.kv_cache.tiers import (
     CacheTier,
     OrderedStore,
@@ -121,29 +121,20 @@ class StorageLevel:
     """
 
     name: str
-    read_bandwidth: BytesPerSecond | None = None
-    latency: Seconds = 0.0
-    hit_rate: float | None = None
-    capacity: Bytes | None = None
-    capacity_tokens: int | None = None
+    read_bandwidth: Positive[BytesPerSecond] | None = None
+    latency: NotNegative[Seconds] = 0.0
+    hit_rate: Fraction | None = None
+    capacity: Positive[Bytes] | None = None
+    capacity_tokens: Positive[int] | None = None
     shared: bool = False
-    total_bandwidth: BytesPerSecond | None = None
+    total_bandwidth: Positive[BytesPerSecond] | None = None
     at: str | None = None
     measured: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.hit_rate is not None and not 0 <= self.hit_rate <= 1:
-            raise ValueError(f"hit_rate must be in [0, 1], got {self.hit_rate}")
-        if not 0 <= self.latency < inf:
-            raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
-        for name in ("read_bandwidth", "total_bandwidth", "capacity"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < inf:
-                raise ValueError(f"{name} must be finite and > 0, got {value}")
-        if self.capacity_tokens is not None and self.capacity_tokens < 1:
-            raise ValueError(f"capacity_tokens must be >= 1, got {self.capacity_tokens}")
+        check_fields(self)
         if None not in (self.capacity, self.capacity_tokens):
             raise ValueError("capacity_tokens must be left out with capacity, got both")
         self._check_way()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
-from mist_sim.clients.scheduling.order import ORDERS, Order, WaitingQueue, is_ours, waiting_queue
+from mist_sim.clients.scheduling.order import Order, WaitingQueue, is_ours, waiting_queue
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.errors import did_you_mean
 from mist_sim.registry import Registry
 
 SCHEDULERS = Registry("schedulers")
@@ -47,22 +47,14 @@ class Scheduler:
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
     by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
 
-    max_num_seqs: int = 256
+    max_num_seqs: Positive[int] = 256
     order: Order = "fcfs"
     preemption: Preemption = "recompute"
 
     def __post_init__(self) -> None:
         if reason := _withdrawn(type(self)):
             raise ValueError(reason)
-        if self.max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
-        if self.order not in ORDERS:
-            hint = did_you_mean(self.order, ORDERS)
-            raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
-        if self.preemption not in PREEMPTIONS:
-            hint = did_you_mean(self.preemption, PREEMPTIONS)
-            known = ", ".join(PREEMPTIONS)
-            raise ValueError(f"preemption has no {self.preemption!r}{hint} Known: {known}")
+        check_fields(self)
 
     @property
     def swaps(self) -> bool:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from mist_sim.checks import Positive, Range
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.errors import did_you_mean
 
 _ASKED = ("plan", "begin", "budget", "piece", "admits", "victim")  # of a scheduler of one's own
+
+
+_INTERVAL = Range("[1, inf)", "1 computes prompts in every step")
 
 
 @SCHEDULERS.register("chunked")
@@ -47,10 +51,10 @@ class ChunkedScheduler(Scheduler):
     by_piece: ClassVar[bool] = True
 
     max_num_batched_tokens: int = 2048
-    long_prefill_token_threshold: int | None = None
-    max_num_partial_prefills: int | None = None
+    long_prefill_token_threshold: Positive[int] | None = None
+    max_num_partial_prefills: Positive[int] | None = None
     scheduler_reserve_full_isl: bool = True
-    prefill_schedule_interval: int = 1
+    prefill_schedule_interval: Annotated[int, _INTERVAL] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,15 +62,6 @@ class ChunkedScheduler(Scheduler):
             raise ValueError(
                 f"max_num_batched_tokens must be >= max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}; every running request may need one token"
-            )
-        for name in ("long_prefill_token_threshold", "max_num_partial_prefills"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
-        if self.prefill_schedule_interval < 1:
-            raise ValueError(
-                f"prefill_schedule_interval must be >= 1, got {self.prefill_schedule_interval}; "
-                "1 computes prompts in every step"
             )
         self._check_kind()
         if "plan" in self.own_methods:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from mist_sim.checks import Positive
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
 from mist_sim.clients.sequence_state import SequenceState
@@ -24,14 +25,7 @@ class WholePromptScheduler(Scheduler):
 
     prompts_come: ClassVar[PromptsCome]
 
-    max_num_batched_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
-            raise ValueError(
-                f"max_num_batched_tokens must be >= 1, got {self.max_num_batched_tokens}"
-            )
+    max_num_batched_tokens: Positive[int] | None = None
 
     def refusal(self, needs: MemoryNeeds, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served: for a prompt that no step can take, too."""

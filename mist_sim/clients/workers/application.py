@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from simpy.events import Event
 
+from mist_sim.checks import check_fields
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.workers.base import check_time, drawn
@@ -41,6 +42,7 @@ class ApplicationClient(Client):
         growing = [cls for cls in stages if issubclass(cls, Growing) and not cls.is_work]
         super().__init__(self.name, [cls.kind for cls in growing])
         check_time("base_time", self.base_time)
+        check_fields(self)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Start with fresh random streams for service times and growth."""

@@ -23,6 +23,7 @@ import numpy as np
 import simpy
 from simpy.events import Event, Process
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.clients.base import Client
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.workers.fetching import Fetch
@@ -50,13 +51,12 @@ class Device:
     """
 
     name: str
-    slots: int = 1
+    slots: Positive[int] = 1
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.slots < 1:
-            raise ValueError(f"slots must be >= 1, got {self.slots}")
+        check_fields(self)
 
     @property
     def shared(self) -> dict[str, dict[str, object]]:
@@ -137,13 +137,9 @@ def seeded(client: str, streams: Streams, given: GivenServiceTime) -> Callable[[
 
 
 def check_time(name: str, time: SecondsOrLaw | None) -> None:
-    """Raise ValueError unless a time is left out, a number of seconds >= 0, or a law."""
-    if time is None or isinstance(time, DurationDistribution):
-        return
-    if not isinstance(time, _NUMBER):
+    """Raise ValueError unless a time is left out, a number of seconds, or a law."""
+    if not (time is None or isinstance(time, (DurationDistribution, *_NUMBER))):
         raise ValueError(f"{name} must be a number of seconds or a law of times, got {time!r}")
-    if not 0 <= time < inf:
-        raise ValueError(f"{name} must be finite and >= 0 s, got {time}")
 
 
 def check_function(given: GivenServiceTime) -> None:

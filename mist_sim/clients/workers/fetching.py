@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Network
@@ -23,13 +23,10 @@ class Fetch:
 
     source: str
     destination: str | tuple[str, ...]
-    bytes_per_token: Bytes
+    bytes_per_token: Positive[Bytes]
 
     def __post_init__(self) -> None:
-        if not 0 < self.bytes_per_token < math.inf:
-            raise ValueError(
-                f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
-            )
+        check_fields(self)
         if self.source in self.destinations:
             raise ValueError(f"destination must not be the source, got {self.source!r} for both")
         if not self.destinations or len(set(self.destinations)) < len(self.destinations):

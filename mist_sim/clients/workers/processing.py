@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, replace
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.base import (
@@ -56,7 +57,7 @@ class SequentialClient(Workers):
     name: str
     _: KW_ONLY
     serves: Collection[str]
-    num_workers: int = 1
+    num_workers: Positive[int] = 1
     base_time: SecondsOrLaw | None = None
     time_per_token: SecondsOrLaw | None = None
     service_time: GivenServiceTime | None = None
@@ -67,8 +68,7 @@ class SequentialClient(Workers):
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
         traits = worker_traits(serves, fetches=self.fetch is not None, device=self.device)
         super().__init__(self.name, traits)
-        if self.num_workers < 1:
-            raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
+        check_fields(self)
         self._check_times()
 
     def _check_times(self) -> None:

@@ -12,6 +12,7 @@ from importlib.resources import files
 from math import inf
 from typing import Any, Generic, TypeVar
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.workers.base import Device, Workers
 from mist_sim.clients.workers.processing import worker_traits
@@ -128,18 +129,15 @@ class TextClient(Workers):
 
     name: str
     _: KW_ONLY
-    num_workers: int = 1
-    speed: float = 1.0
+    num_workers: Positive[int] = 1
+    speed: Positive[float] = 1.0
     path: str | None = None
     device: Device | None = None
 
     def __post_init__(self) -> None:
         kinds = [cls.kind for cls in (Preprocess, Augment, Postprocess)]
         super().__init__(self.name, worker_traits(kinds, fetches=False, device=self.device))
-        if self.num_workers < 1:
-            raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
-        if not 0 < self.speed < float("inf"):
-            raise ValueError(f"speed must be finite and > 0, got {self.speed}")
+        check_fields(self)
         self._times = load_times(self.path)
 
     def service_times(self) -> Callable[[Stage], float]:

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import monotonic
 from typing import IO, Any, ClassVar, NoReturn, Self, cast
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import Cluster
@@ -75,11 +76,10 @@ class ProgramPredictor(SampledSteps):
     model: ModelSpec
     cluster: Cluster
     command: str
-    timeout: Seconds = 60.0
+    timeout: Positive[Seconds] = 60.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout < math.inf:
-            raise ValueError(f"timeout must be > 0 s and finite, got {self.timeout}")
+        check_fields(self)
         if not self.command.strip():
             raise ValueError("command must not be empty")
         check_whole_model(self.cluster, "program")

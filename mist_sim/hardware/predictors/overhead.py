@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ import numpy as np
 from numpy import add, maximum
 from numpy.typing import NDArray
 
+from mist_sim.checks import Checked, NotNegative
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.devices import OVERHEADS
 from mist_sim.hardware.predictors.around import WithSampling, line_in
@@ -19,7 +19,7 @@ from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.hardware.predictors.scaled import unscaled
 from mist_sim.hardware.sampling import SamplingTimes
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
 # them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
@@ -32,7 +32,7 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOverhead:
+class EngineOverhead(Checked):
     """An engine's own time, in addition to its kernels.
 
     An option that is None takes the value of the GPU's entry (`GpuSpec.overhead`, as
@@ -63,20 +63,13 @@ class EngineOverhead:
         engine.
     """
 
-    step: Seconds | None = None
-    prefill_step: Seconds | None = None
-    sequence: Seconds | None = None
-    exposed_step: Seconds | None = None
-    exposed_sequence: Seconds | None = None
-    request: Seconds | None = None
-    prompt_token: Seconds | None = None
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        for name in (*OVERHEADS, *EXPOSED):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+    step: NotNegative[Seconds] | None = None
+    prefill_step: NotNegative[Seconds] | None = None
+    sequence: NotNegative[Seconds] | None = None
+    exposed_step: NotNegative[Seconds] | None = None
+    exposed_sequence: NotNegative[Seconds] | None = None
+    request: NotNegative[Seconds] | None = None
+    prompt_token: NotNegative[Seconds] | None = None
 
     def or_else(self, measured: Mapping[str, float]) -> EngineOverhead:
         """Return a copy in which None is replaced by values of a GPU's entry."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim import checks
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import brief
 from mist_sim.hardware.predictors.around import Around, Positive, Seconds, line_in
@@ -18,7 +19,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeScale:
+class StepTimeScale(checks.Checked):
     """Factors of an engine's step times, the engine's own time included.
 
     prompts: of steps with prompt tokens, whether or not they carry decodes, too (> 0).
@@ -28,14 +29,8 @@ class StepTimeScale:
     of KV entries, and vision towers.
     """
 
-    prompts: float = 1.0
-    decodes: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("prompts", "decodes"):
-            factor = getattr(self, name)
-            if not 0 < factor < math.inf:
-                raise ValueError(f"{name} must be > 0 and finite, got {factor:g}")
+    prompts: checks.Positive[float] = 1.0
+    decodes: checks.Positive[float] = 1.0
 
     @classmethod
     def of(cls, said: object) -> StepTimeScale:

@@ -6,11 +6,11 @@ calibrate rag`); the file names the machine, the date and the errors on held-out
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 
+from mist_sim.checks import Checked, NotNegative, Share
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.vector_search.indexes import (
     IvfPqIndex,
@@ -26,7 +26,7 @@ DEFAULT = "faiss-1.15-epyc-9005"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Checked):
     """Seconds of the operations of a search in one kind of index (all >= 0).
 
     batches: per call. results: per neighbour that a query requests. The others are per unit of the
@@ -35,28 +35,22 @@ class Rates:
     Raises ValueError for values out of range.
     """
 
-    batches: float = 0.0
-    results: float = 0.0
-    queries: float = 0.0
-    scanned_values: float = 0.0
-    vectors: float = 0.0
-    lists: float = 0.0
-    table_entries: float = 0.0
-    codes: float = 0.0
-    code_bytes: float = 0.0
-    distances: float = 0.0
-    distance_values: float = 0.0
-    expansions: float = 0.0
-    list_imbalance: float = 1.0
-    link_distances: float = 1.0
-    ef_exponent: float = 1.0
-    link_exponent: float = 1.0
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{item.name} must be >= 0 and finite, got {value}")
+    batches: NotNegative[float] = 0.0
+    results: NotNegative[float] = 0.0
+    queries: NotNegative[float] = 0.0
+    scanned_values: NotNegative[float] = 0.0
+    vectors: NotNegative[float] = 0.0
+    lists: NotNegative[float] = 0.0
+    table_entries: NotNegative[float] = 0.0
+    codes: NotNegative[float] = 0.0
+    code_bytes: NotNegative[float] = 0.0
+    distances: NotNegative[float] = 0.0
+    distance_values: NotNegative[float] = 0.0
+    expansions: NotNegative[float] = 0.0
+    list_imbalance: NotNegative[float] = 1.0
+    link_distances: NotNegative[float] = 1.0
+    ef_exponent: NotNegative[float] = 1.0
+    link_exponent: NotNegative[float] = 1.0
 
     @property
     def shape(self) -> SearchShape:
@@ -75,7 +69,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchCoefficients:
+class SearchCoefficients(Checked):
     """Seconds of searches on the cores of one machine.
 
     machine, date, software: where and when they were measured, and with which program.
@@ -90,12 +84,8 @@ class SearchCoefficients:
     flat: Rates
     ivf_pq: Rates
     hnsw: Rates
-    core_exponent: float = 1.0
+    core_exponent: Share = 1.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.core_exponent <= 1:
-            raise ValueError(f"core_exponent must be in (0, 1], got {self.core_exponent}")
 
     def query_seconds(self, index: VectorIndex, num_results: int) -> float:
         """Return a query's time on one core. Raises ScenarioError as `rates` does."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
+from mist_sim.checks import Checked, Positive, Range, check_fields
 from mist_sim.registry import Registry
 from mist_sim.units import Bytes
 
@@ -77,26 +78,17 @@ class VectorIndex(Protocol):
         """Return a query's work. shape: quantities that its parameters do not determine."""
 
 
-def _require(index: object, *names: str) -> None:
-    for name in names:
-        if (value := getattr(index, name)) < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}")
-
-
 @INDEXES.register("flat")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlatIndex:
+class FlatIndex(Checked):
     """All vectors, compared one after the other: exact (faiss `IndexFlat`).
 
     num_vectors: in the index (>= 1).
     dimensions: 32-bit values of a vector (>= 1).
     """
 
-    num_vectors: int
-    dimensions: int
-
-    def __post_init__(self) -> None:
-        _require(self, "num_vectors", "dimensions")
+    num_vectors: Positive[int]
+    dimensions: Positive[int]
 
     @property
     def num_bytes(self) -> Bytes:
@@ -128,17 +120,15 @@ class IvfPqIndex:
     Source: Jégou, Douze and Schmid, "Product quantization for nearest neighbor search", 2011.
     """
 
-    num_vectors: int
-    dimensions: int
-    num_lists: int
-    num_probes: int
-    pq_bytes: int
-    quantizer_ef_search: int | None = None
+    num_vectors: Positive[int]
+    dimensions: Positive[int]
+    num_lists: Positive[int]
+    num_probes: Positive[int]
+    pq_bytes: Positive[int]
+    quantizer_ef_search: Positive[int] | None = None
 
     def __post_init__(self) -> None:
-        _require(self, "num_vectors", "dimensions", "num_lists", "num_probes", "pq_bytes")
-        if self.quantizer_ef_search is not None:
-            _require(self, "quantizer_ef_search")
+        check_fields(self)
         if self.num_lists > self.num_vectors:
             raise ValueError(
                 f"num_lists must be <= {self.num_vectors}, the vectors, got {self.num_lists}"
@@ -201,7 +191,7 @@ class IvfPqIndex:
 
 @INDEXES.register("hnsw")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HnswIndex:
+class HnswIndex(Checked):
     """A graph of whole vectors, walked towards the query (faiss `IndexHNSWFlat`).
 
     num_vectors: in the index (>= 1).
@@ -212,15 +202,10 @@ class HnswIndex:
     Hierarchical Navigable Small World graphs", 2018.
     """
 
-    num_vectors: int
-    dimensions: int
-    num_links: int = 32
-    ef_search: int = 16
-
-    def __post_init__(self) -> None:
-        _require(self, "num_vectors", "dimensions", "ef_search")
-        if self.num_links < 2:
-            raise ValueError(f"num_links must be >= 2, got {self.num_links}")
+    num_vectors: Positive[int]
+    dimensions: Positive[int]
+    num_links: Annotated[int, Range("[2, inf)")] = 32
+    ef_search: Positive[int] = 16
 
     @property
     def num_bytes(self) -> Bytes:

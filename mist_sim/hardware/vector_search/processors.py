@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from mist_sim.checks import Positive, check_fields
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices import GpuSpec, kernel_of, load_gpu
 from mist_sim.hardware.vector_search.coefficients import (
@@ -15,7 +16,7 @@ from mist_sim.hardware.vector_search.coefficients import (
 )
 from mist_sim.hardware.vector_search.indexes import FlatIndex, IvfPqIndex, VectorIndex
 from mist_sim.registry import Registry
-from mist_sim.units import Bytes, BytesPerSecond, require_quantities
+from mist_sim.units import Bytes, BytesPerSecond
 
 SEARCHERS = Registry("searchers")
 """Kinds of hardware that search an index (see `Searcher`)."""
@@ -54,20 +55,14 @@ class SearchCores:
     Raises ValueError for values out of range, ScenarioError for unknown coefficients.
     """
 
-    cores: int
-    memory: Bytes
-    memory_bandwidth: BytesPerSecond
+    cores: Positive[int]
+    memory: Positive[Bytes]
+    memory_bandwidth: Positive[BytesPerSecond]
     coefficients: str = DEFAULT
     _measured: SearchCoefficients = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if self.cores < 1:
-            raise ValueError(f"cores must be >= 1, got {self.cores}")
-        for name in ("memory", "memory_bandwidth"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} must be finite and > 0, got {value}")
+        check_fields(self)
         object.__setattr__(self, "_measured", load_coefficients(self.coefficients))
 
     def check(self, index: VectorIndex) -> None:

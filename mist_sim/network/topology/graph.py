@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mist_sim.bounds import COPIES
+from mist_sim.checks import NotNegative, Positive, Range, check_fields
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.spec_files import (
     Table,
@@ -33,7 +34,7 @@ from mist_sim.spec_files import (
     tables_in,
     unknown_name,
 )
-from mist_sim.units import BytesPerSecond, Seconds, require_quantities
+from mist_sim.units import BytesPerSecond, Seconds
 from mist_sim.user_paths import user_path
 
 if TYPE_CHECKING:
@@ -61,42 +62,28 @@ class Topology:
     """
 
     name: str
-    gpus: int
-    pcie: BytesPerSecond
-    nvlink: BytesPerSecond | None = None
-    gpus_per_switch: int | None = None
-    nics: int = 1
-    nic: BytesPerSecond
-    storage: BytesPerSecond | None = None
-    remote_storage: BytesPerSecond | None = None
-    nodes: int = 1
-    nodes_per_rack: int | None = None
-    oversubscription: float = 1.0
-    uplink: BytesPerSecond | None = None
-    nvlink_latency: Seconds = 0.3e-6
-    pcie_latency: Seconds = 0.5e-6
-    nic_latency: Seconds = 0.35e-6
+    gpus: Positive[int]
+    pcie: Positive[BytesPerSecond]
+    nvlink: Positive[BytesPerSecond] | None = None
+    gpus_per_switch: Positive[int] | None = None
+    nics: Annotated[int, Range(f"[0, {COPIES}]")] = 1
+    nic: Positive[BytesPerSecond]
+    storage: Positive[BytesPerSecond] | None = None
+    remote_storage: Positive[BytesPerSecond] | None = None
+    nodes: Positive[int] = 1
+    nodes_per_rack: Positive[int] | None = None
+    oversubscription: Positive[float] = 1.0
+    uplink: Positive[BytesPerSecond] | None = None
+    nvlink_latency: NotNegative[Seconds] = 0.3e-6
+    pcie_latency: NotNegative[Seconds] = 0.5e-6
+    nic_latency: NotNegative[Seconds] = 0.35e-6
     about: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        figures = ("pcie", "nvlink", "nic", "storage", "remote_storage", "uplink")
-        for name in (*figures, "oversubscription"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be finite and > 0, got {value:g}")
-        for name in ("nvlink_latency", "pcie_latency", "nic_latency"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
-        for name in ("gpus", "gpus_per_switch", "nodes", "nodes_per_rack"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        check_fields(self)
         if self.gpus * self.nodes > COPIES:
             raise ValueError(f"nodes must have <= {COPIES} GPUs in all, got {self.num_gpus}")
-        if not 0 <= self.nics <= COPIES:
-            raise ValueError(f"nics must be from 0 to {COPIES}, got {self.nics}")
         if self.gpus_per_switch is not None and self.nics > self.num_switches:
             raise ValueError(
                 f"nics must be <= {self.num_switches}, the number of PCIe switches that they hang "

@@ -28,7 +28,7 @@ from mist_sim.lifecycle import AUTOSCALERS, Autoscaler
 from mist_sim.network import CONNECTORS, Connector
 from mist_sim.registry import Registry
 from mist_sim.routers import HAND_OVER_POLICIES, ROUTERS
-from mist_sim.scenario.format.fields import SECONDS, Duration, Marker
+from mist_sim.scenario.format.fields import SECONDS, Marker
 from mist_sim.scenario.format.parts import FORMS, Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, instead, shown
@@ -162,7 +162,7 @@ TRACE_READER = Family(TRACE_READERS, meanings={"path": _FILE})
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
 EVICTION = Family(EVICTIONS, default="lru")
-ADMISSION = Family(ADMISSIONS, meanings={"interval": Duration, "shares": dict[str, float]})
+ADMISSION = Family(ADMISSIONS)
 STAGE = Family(STAGES, words=("encode_images", "kv_retrieval", "prefill", "decode"))
 
 _TIME = Annotated[float | Part, OrLaw(SECONDS, DURATION_LAW)]

@@ -21,7 +21,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from pydantic import (
@@ -38,6 +37,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from mist_sim.checks import hints_of, range_of
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.docstrings import documented_with_bases
@@ -178,7 +178,11 @@ def file_type(hint: Any) -> Any:
         return FORMS[hint]
     if origin is Annotated:
         kinds = [mark for mark in args[1:] if isinstance(mark, Kind)]
-        return Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
+        read = Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
+        limits = range_of(hint)
+        if limits is None or kinds:
+            return read
+        return Annotated[read, Field(json_schema_extra=limits.json_schema)]
     if origin is Literal:
         return hint
     if origin in (Union, UnionType):
@@ -256,7 +260,7 @@ def _init_fields(plugin: type[Any], title: str) -> dict[str, tuple[Any, dataclas
     if not dataclasses.is_dataclass(plugin):
         return {}
     try:
-        hints = get_type_hints(plugin, include_extras=True)
+        hints = hints_of(plugin)
     except NameError as error:
         raise ScenarioError(
             f"{title}: {error}; import what annotates its parameters at run time"

@@ -38,6 +38,7 @@ from mist_sim.traces import (
 from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 
+_Share = Annotated[Number, Field(gt=0)]
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 
@@ -116,16 +117,16 @@ class WorkloadSpec(Strict):
             return {**data, "arrivals": "trace"}
         return data
 
-    priorities: Annotated[dict[Whole, Number], BeforeValidator(_whole_keys)] | None = Field(
+    priorities: Annotated[dict[Whole, _Share], BeforeValidator(_whole_keys)] | None = Field(
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )
-    models: Annotated[dict[str, Number], BeforeValidator(_with_known_names)] | None = Field(
+    models: Annotated[dict[str, _Share], BeforeValidator(_with_known_names)] | None = Field(
         None,
         description="share of the requests that name each model and go to clients that serve it, "
         "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",
     )
-    adapters: dict[str, Number] | None = Field(
+    adapters: dict[str, _Share] | None = Field(
         None,
         description="share of the requests that name each LoRA adapter, such as {base: 0.2, sql: "
         "0.5, chat: 0.3}, where base stands for none; all of a conversation name the same one. "
@@ -172,9 +173,6 @@ class WorkloadSpec(Strict):
 
     def problems(self) -> Iterable[Problem]:
         """Yield problems of keys in combination."""
-        for priority, share in (self.priorities or {}).items():
-            if share <= 0:
-                yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")
         if self.priorities and self.classes:
             yield Problem(
                 ("priorities",), "must be left out with lengths of classes, which have their own"
@@ -209,9 +207,6 @@ class WorkloadSpec(Strict):
 
     def _problems_of_names(self) -> Iterable[Problem]:
         for key, shares in (("models", self.models), ("adapters", self.adapters)):
-            for name, share in (shares or {}).items():
-                if share <= 0:
-                    yield Problem((key, name), f"must be > 0, got {share}")
             if shares == {}:
                 yield Problem((key,), "must have at least one entry, got {}")
         if self.models and self._rows_name_models:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 from mist_sim.bounds import COPIES
+from mist_sim.checks import NotNegative, Positive, Range, check_fields
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
@@ -21,7 +22,7 @@ from mist_sim.studies.varied_gpus import clients_in, given_prices, kind_of
 from mist_sim.studies.verdicts.request_times import Target
 from mist_sim.studies.verdicts.steady_state import least_of_users
 from mist_sim.traces import ClosedLoop
-from mist_sim.units import RENT
+from mist_sim.units import RENT, DollarsPerHour, PerSecond, Seconds
 
 _USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
 
@@ -68,22 +69,22 @@ class PlanOptions:
     """
 
     gpus: tuple[str, ...]
-    rate: float | None = None
-    users: int | None = None
-    think: float = 0.0
+    rate: Positive[PerSecond] | None = None
+    users: Positive[int] | None = None
+    think: NotNegative[Seconds] = 0.0
     day: tuple[float, ...] | None = None
-    max_gpus: int = _MOST_GPUS
-    max_usd_per_hour: float | None = None
-    tensor_parallel_sizes: tuple[int, ...] = WIDTHS
+    max_gpus: Annotated[int, Range(f"[1, {COPIES}]")] = _MOST_GPUS
+    max_usd_per_hour: Positive[float] | None = None
+    tensor_parallel_sizes: tuple[Positive[int], ...] = WIDTHS
     designs: tuple[str, ...] = _USUAL
     routers: tuple[str, ...] | None = None
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    prices: Mapping[str, float] = field(default_factory=dict)
+    prices: Mapping[str, Positive[DollarsPerHour]] = field(default_factory=dict)
     attainment: float | None = None
     most_requests: int | None = None
     as_is: bool = False
-    total_requests: int | None = USUAL_TOTAL
-    seconds: float | None = None
+    total_requests: Positive[int] | None = USUAL_TOTAL
+    seconds: Positive[Seconds] | None = None
 
     def __post_init__(self) -> None:
         self.goodput  # noqa: B018 - checks what both share
@@ -99,15 +100,7 @@ class PlanOptions:
                     f"designs must be of {', '.join(DESIGNS)}, got {brief(name)}"
                     f"{did_you_mean(name, DESIGNS)}"
                 )
-        for width in self.tensor_parallel_sizes:
-            if width < 1:
-                raise ScenarioError(f"tensor_parallel_sizes must be >= 1, got {width}")
-        for name in ("rate", "max_usd_per_hour", "total_requests", "seconds"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < inf:
-                raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")
-        if not 1 <= self.max_gpus <= COPIES:
-            raise ScenarioError(f"max_gpus must be in [1, {COPIES}], got {self.max_gpus}")
+        check_fields(self, ScenarioError)
         self._check_day()
         self._check_vary()
         self._check_users()
@@ -140,10 +133,6 @@ class PlanOptions:
                     f"rate must be left out with users, who set it, got {self.rate:g} /s and "
                     f"{in_words(self.users, 'user')}"
                 )
-            if self.users < 1:
-                raise ScenarioError(f"users must be >= 1, got {self.users}")
-            if not 0 <= self.think < inf:
-                raise ScenarioError(f"think must be finite and >= 0 s, got {self.think:g} s")
         elif self.think:
             raise ScenarioError(
                 f"think must be given with users, got {self.think:g} s alone; give users"
@@ -151,14 +140,12 @@ class PlanOptions:
 
     def _check_prices(self) -> None:
         names = {kind_of(gpu): gpu for gpu in self.gpus} if self.prices else {}
-        for name, price in self.prices.items():
+        for name in self.prices:
             if kind_of(name) not in names:
                 raise ScenarioError(
                     f"prices must be of GPUs that are asked for, {', '.join(self.gpus)}, got "
                     f"{brief(name)}"
                 )
-            if not 0 < price < inf:
-                raise ScenarioError(f"prices {name} must be finite and > 0 $/h, got {price:g}")
 
     def price(self, gpu: str) -> float | None:
         """Return the given dollars of a GPU an hour; None: the catalog's."""

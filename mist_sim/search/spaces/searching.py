@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Literal, Unpack, get_args
+from typing import Annotated, Literal, Unpack
 
 from mist_sim.bounds import COPIES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.checks import Range, check_fields
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
@@ -22,7 +23,6 @@ from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import How, studying
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
-METHODS: tuple[str, ...] = get_args(Method)
 _SIDE_BY_SIDE = 8
 _TOLD = 3  # configurations that a stopped search names
 _FIRST = 2  # configurations with searched goodput before the race begins
@@ -42,26 +42,18 @@ class SearchOptions:
     Raises ScenarioError for values that make no search.
     """
 
-    method: str = "exhaustive"
-    trials: int | None = None
+    method: Method = "exhaustive"
+    trials: Annotated[int, Range(f"[1, {COPIES}]")] | None = None
     thorough: bool = False
-    side_by_side: int = _SIDE_BY_SIDE
+    side_by_side: Annotated[int, Range(f"[1, {COPIES}]")] = _SIDE_BY_SIDE
     tolerance: float = 0.02
     most_requests: int | None = None
     as_is: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ScenarioError(
-                f"method must be of {', '.join(METHODS)}, got {brief(self.method)}"
-                f"{did_you_mean(self.method, METHODS)}"
-            )
+        check_fields(self, ScenarioError)
         if self.trials is not None and self.method == "exhaustive":
             raise ScenarioError("trials has no effect with method exhaustive, which tries all")
-        for name in ("trials", "side_by_side"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= COPIES:
-                raise ScenarioError(f"{name} must be in [1, {COPIES}], got {value}")
         self.goodput(None)
 
     def goodput(

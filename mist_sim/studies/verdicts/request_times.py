@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import NotNegative, check_fields
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
@@ -189,14 +190,13 @@ class Target:
 
     slo: Slo
     attainment: float = 0.9
-    relaxation: float = 0.0
+    relaxation: NotNegative[float] = 0.0
     each: bool = False
     percentiles: tuple[LimitOnShare, ...] = ()
 
     def __post_init__(self) -> None:
         check_attainment(self.attainment)
-        if not 0 <= self.relaxation < np.inf:
-            raise ScenarioError(f"relaxation must be finite and >= 0, got {self.relaxation:g}")
+        check_fields(self, ScenarioError)
         if not self.slo.is_set:
             raise ScenarioError(NO_LIMIT)
 

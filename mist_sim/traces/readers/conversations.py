@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mist_sim.durations import require_positive
+from mist_sim.checks import Positive
 from mist_sim.errors import TraceError, brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.json_stream import objects_in_list
@@ -31,11 +31,7 @@ Chat = tuple[str, Iterator[Message]]
 class ChatReader(FileReader):
     """A reader of chats, with requests and lengths as `ShareGptReader` tells of them."""
 
-    chars_per_token: float = 3.94
-
-    def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
-        require_positive("chars_per_token", self.chars_per_token)
+    chars_per_token: Positive[float] = 3.94
 
     def _chats(self) -> Iterator[tuple[At, Chat]]:
         """Yield (place, name for messages about it and its messages) of every conversation."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
 from mist_sim.bounds import COUNT, LINE_LENGTH, TRACE_TIME
+from mist_sim.checks import Checked, Range
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief, cut, did_you_mean, in_words
 from mist_sim.inputs import (
@@ -294,7 +295,7 @@ class _Remembering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileReader(_Remembering):
+class FileReader(Checked, _Remembering):
     """A reader of one file, whose `_read` yields the rows of all of it.
 
     Where many rows are plain, `_plain` reads them together; the first that is not, and those after
@@ -306,14 +307,8 @@ class FileReader(_Remembering):
     """
 
     path: str
-    num_requests: int | None = None
+    num_requests: Annotated[int, Range("[1, inf)", "leave it out for all")] | None = None
     skip: Skip = "none"
-
-    def __post_init__(self) -> None:
-        if self.num_requests is not None and self.num_requests < 1:
-            raise ValueError(
-                f"num_requests must be >= 1 (leave it out for all), got {self.num_requests}"
-            )
 
     def rows(self) -> Iterator[TraceRow]:
         """Yield the rows that are not left out; raises as `TraceReader.rows` says.

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.bounds import COUNT, TRACE_TIME
+from mist_sim.checks import NotNegative, Positive, Range
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs import is_there
 from mist_sim.rng import Streams
@@ -64,21 +65,10 @@ class ServeGenReader(FileReader):
     """
 
     service: str = "language/m-large"
-    start: Seconds = 0.0
-    duration: Seconds | None = None
-    rate: PerSecond | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
-        if not 0 <= self.start <= TRACE_TIME:
-            raise ValueError(f"start must be from 0 s to {TRACE_TIME:g} s, got {self.start}")
-        for name in ("duration", "rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be finite and > 0, got {value}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
+    start: Annotated[Seconds, Range(f"[0, {TRACE_TIME:g}]")] = 0.0
+    duration: Positive[Seconds] | None = None
+    rate: Positive[PerSecond] | None = None
+    seed: NotNegative[int] = 0
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         windows = self._windows(faults)

@@ -8,8 +8,9 @@ from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
+from mist_sim.checks import Count
 from mist_sim.core.request import Content
-from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
+from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     At,
@@ -36,11 +37,7 @@ class LlmServingSimReader(SessionReader):
     Source: LLMServingSim 2.0 (MIT), its description of workload files.
     """
 
-    block_size: int = 16
-
-    def __post_init__(self) -> None:
-        SessionReader.__post_init__(self)
-        require_count("block_size", self.block_size)
+    block_size: Count = 16
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         session, form = 0, ""

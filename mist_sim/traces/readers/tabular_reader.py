@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TextIO
 import numpy as np
 
 from mist_sim.bounds import TRACE_TIME
+from mist_sim.checks import Count
 from mist_sim.errors import ScenarioError, brief, listed
-from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count, rows_of
+from mist_sim.traces.base import TRACE_READERS, TraceRow, rows_of
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     SECONDS,
@@ -430,12 +431,8 @@ class MooncakeReader(_ModelsReader):
 
     UNIT: ClassVar = "ms"
 
-    hash_block_size: int = 512
+    hash_block_size: Count = 512
     model_key: str | None = None
-
-    def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
-        require_count("hash_block_size", self.hash_block_size)
 
     @property
     def _key(self) -> str | None:
@@ -477,7 +474,7 @@ class TimedTraceReader(MooncakeReader):
 
     UNIT: ClassVar = "s"
 
-    hash_block_size: int = 16
+    hash_block_size: Count = 16
 
 
 @TRACE_READERS.register("lengths_csv")

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mist_sim import Scenario, simulate
-from mist_sim.cli import forewarning
+from mist_sim.cli import session
 from mist_sim.cli.app import app
-from mist_sim.cli.forewarning import Forewarning, overload
+from mist_sim.cli.session import Forewarning, overload
 from mist_sim.scenario.presets import preset_names
 from mist_sim.search.planning.bounds import proved_load
 from tests.conftest import ROOT
@@ -24,7 +24,7 @@ FULL = {"workload.arrivals": {"type": "poisson", "rate": "8 /s"}}
 def clock(monkeypatch):
     """The seconds since the run began; a test turns it."""
     now = [0.0]
-    monkeypatch.setattr(forewarning, "monotonic", lambda: now[0])
+    monkeypatch.setattr(session, "monotonic", lambda: now[0])
     return now
 
 
@@ -37,11 +37,11 @@ def test_a_long_run_tells_of_its_overload_once(clock):
     said, seen = [], []
     progress = Forewarning(reasoning(), lambda *at: seen.append(at), said.append)
     progress(1, 0.5)
-    clock[0] = forewarning.PATIENCE - 0.1
+    clock[0] = session.PATIENCE - 0.1
     progress(2, 1.0)
     assert not said
     for seconds in (0.0, 0.1, 100.0):
-        clock[0] = forewarning.PATIENCE + seconds
+        clock[0] = session.PATIENCE + seconds
         progress(3, 1.5)
     assert len(said) == 1
     assert said[0].startswith("workload.arrivals: 8 requests a second arrive, and the engines are")
@@ -75,7 +75,7 @@ def test_every_scenario_can_be_asked(name):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_mist_run_says_it_on_stderr(monkeypatch, quiet):
-    monkeypatch.setattr(forewarning, "PATIENCE", 0.0)
+    monkeypatch.setattr(session, "PATIENCE", 0.0)
     few = ["--set", "workload.lengths.num_requests=400"]
     done = CliRunner().invoke(app, ["run", "mist-reasoning", *few, *["--quiet"] * quiet])
     assert done.exit_code == 0

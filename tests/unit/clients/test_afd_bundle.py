@@ -161,7 +161,7 @@ def test_one_worker_has_no_barrier():
 
 @pytest.mark.parametrize("name", ["attention_workers", "ffn_workers", "slots", "batches"])
 def test_a_bundle_without_something(name):
-    with pytest.raises(ValueError, match=f"{name} must be from 1 to .*, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be in .1, .*, got 0"):
         replace(CONFIG, **{name: 0})
 
 

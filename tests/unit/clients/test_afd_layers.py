@@ -94,7 +94,7 @@ def test_full_bundles_are_as_fast_layer_by_layer():
 
 test_layers_that_are_refused = refused(
     lambda changes: replace(CONFIG, **changes),
-    ({"layers": 0}, "layers must be from 1 to 10000, got 0"),
+    ({"layers": 0}, "layers must be in [1, 10000], got 0"),
     ({"layers": None, "joint_steps": True}, "layers are required with joint_steps"),
     error=ValueError,
 )

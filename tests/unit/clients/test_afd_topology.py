@@ -114,9 +114,9 @@ def test_an_exchange_takes_as_long_as_its_transfers(attention, ffn, places, over
 test_options_that_are_refused = refused(
     lambda options: bundle(**options),
     ({"alpha_c": 1.0}, "alpha_c must not be set with communication: topology"),
-    ({"communication": "links"}, "communication must be coefficients or topology"),
-    ({"ffn_gpus": 0}, "ffn_gpus must be from 1 to"),
-    ({"attention_gpus": -1}, "attention_gpus must be from 1 to"),
+    ({"communication": "links"}, "communication has no .links.. Known: coefficients, topology"),
+    ({"ffn_gpus": 0}, "ffn_gpus must be in [1, 10000], got 0"),
+    ({"attention_gpus": -1}, "attention_gpus must be in [1, 10000], got -1"),
     error=ValueError,
 )
 

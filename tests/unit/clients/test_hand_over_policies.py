@@ -102,7 +102,7 @@ test_what_is_bad_is_said = refused(
     ("conditional", {"max_waiting": -1}, "max_waiting: must be >= 0, got -1"),
     ("overflow", {"max_waiting": -1}, "max_waiting: must be >= 0, got -1"),
     ("flipping", {"num_prefill": 0}, "num_prefill: must be >= 1, got 0"),
-    ("flipping", {"interval": "-1 s"}, "interval: must be >= 0, got -1"),
+    ("flipping", {"interval": "-1 s"}, "interval: must be finite and >= 0 s, got -1"),
     ("fliping", {}, "no hand over policy named 'fliping'; did you mean 'flipping'"),
 )
 

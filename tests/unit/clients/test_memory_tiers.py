@@ -159,10 +159,10 @@ def test_results_with_loads_are_saved(tmp_path):
 test_refusals = refused(
     lambda tiers, changes: build(scenario(*tiers, **changes)),
     ([CPU, CPU], {}, "tiers: must have different names, got cpu, cpu"),
-    ([CPU | {"capacity": "0 GiB"}], {}, "capacity: must be > 0"),
+    ([CPU | {"capacity": "0 GiB"}], {}, "capacity: must be finite and > 0 B"),
     ([CPU | {"capacity": "1 MiB"}], {}, "tier cpu has 1,048,576 bytes, less than a block"),
-    ([CPU | {"latency": "-1 s"}], {}, "latency: must be >= 0 s"),
-    ([CPU | {"read_bandwidth": "0 GB/s"}], {}, "read_bandwidth: must be > 0"),
+    ([CPU | {"latency": "-1 s"}], {}, "latency: must be finite and >= 0 s"),
+    ([CPU | {"read_bandwidth": "0 GB/s"}], {}, "read_bandwidth: must be finite and > 0 B/s"),
     ([CPU | {"name": ""}], {}, "name: must not be empty"),
     ([CPU | {"write_policy": "write_bock"}], {}, "write_policy"),
     ([CPU | {"size": "1 GiB"}], {}, "unknown key"),

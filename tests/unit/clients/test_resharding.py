@@ -197,8 +197,8 @@ def built(model="llama-2-70b", gpu="a10", tensor=8, **options):
     [
         ({"pipeline_parallel_size": 4}, ("TP 1 x PP 4 = 4", "TP 8 x PP 1 = 8")),
         ({"host_memory": 1e6}, ("resharding.host_memory", "GiB", "one prompt")),
-        ({"host_bandwidth": 0.0}, ("host_bandwidth must be > 0, got 0",)),
-        ({"host_copy_bandwidth": -1.0}, ("host_copy_bandwidth must be > 0",)),
+        ({"host_bandwidth": 0.0}, ("host_bandwidth must be finite and > 0 B/s, got 0",)),
+        ({"host_copy_bandwidth": -1.0}, ("host_copy_bandwidth must be finite and > 0",)),
         ({"policy": "prefill_first"}, ("policy has no 'prefill_first'", "prefill_prioritised")),
         ({"running": "wait"}, ("running has no 'wait'", "drain")),
         ({"threshold": 0.5}, ("threshold has no effect",)),

@@ -361,7 +361,7 @@ def test_a_file_without_times_is_named(content, expected, tmp_path):
 
 test_what_cannot_be_a_time_is_refused = refused(
     lambda options: SequentialClient("w", serves=["preprocess"], **options),
-    ({"base_time": "2 ms"}, "base_time must be a number of seconds or a law of times, got '2"),
+    ({"base_time": "2 ms"}, "base_time must be a number, got '2 ms', write 0.002"),
     ({"base_time": float("nan")}, "base_time must be finite and >= 0 s, got nan"),
     ({"service_time": 3.0}, "service_time must be a function of a stage, and of `rng` if it"),
     ({"service_time": lambda: 1.0}, "got one with .*: too many positional arguments"),

@@ -135,7 +135,7 @@ def test_both_options_change_a_result(change, tmp_path):
 test_refusals = refused(
     lambda changes: simulate(scenario(**changes)),
     ({PREEMPTION: "swop"}, "preemption"),
-    ({SWAP_SPACE: "0 GiB"}, "swap_space: must be > 0 B"),
+    ({SWAP_SPACE: "0 GiB"}, "swap_space: must be finite and > 0 B"),
     ({SWAP_SPACE: "1 MiB"}, "swap_space has 1,048,576 bytes on 1 GPUs, less than a block"),
     ({PREEMPTION: "recompute", SWAP_SPACE: "1 GiB"}, "kv_cache: must have no swap_space, since"),
     (

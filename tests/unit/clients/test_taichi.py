@@ -180,11 +180,11 @@ test_what_is_bad_is_said = refused(
     ({"hand_over": {"policy": {"type": "flowing", "tpot": "0 s"}}}, "tpot: must be finite and > 0"),
     (
         {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "watermark": 1.5}}},
-        "watermark: must be > 0 and <= 1, got 1.5",
+        "watermark: must be in (0, 1], got 1.5",
     ),
     (
         {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "max_backflows": -1}}},
-        "max_backflows: must be >= 0, or null for no limit, got -1",
+        "max_backflows: must be >= 0, got -1; null is no limit",
     ),
     ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
     (

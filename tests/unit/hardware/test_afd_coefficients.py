@@ -87,7 +87,7 @@ test_what_cannot_be_derived = refused(
     lambda changes: derived(**changes),
     ({"model": load_model("llama-3.1-8b")}, "model must have experts"),
     ({"mtp_depth": -1}, "mtp_depth must be >= 0, got -1"),
-    ({"ffn_base": -1.0}, "beta_f must be >= 0"),
+    ({"ffn_base": -1.0}, "beta_f must be finite and >= 0"),
     error=ValueError,
 )
 

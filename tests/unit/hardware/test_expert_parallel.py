@@ -100,7 +100,7 @@ def test_replicas_gather_and_scatter_the_hidden_states():
 test_a_wrong_cluster_is_refused = refused(
     lambda make: make(),
     (lambda: Cluster(H200, 8, expert_load_imbalance=1.2), "must be 1 without enable_expert"),
-    (lambda: Cluster(H200, 8, 1, True, 0.9), "expert_load_imbalance must be >= 1"),
+    (lambda: Cluster(H200, 8, 1, True, 0.9), "expert_load_imbalance must be finite and >= 1"),
     (lambda: Cluster(H200, 8, all2all_backend="pplx"), "must be allgather_reducescatter with"),
     (lambda: Cluster(H200, data_parallel_size=0), "data_parallel_size must be >= 1, got 0"),
     error=ValueError,

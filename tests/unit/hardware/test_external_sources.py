@@ -156,8 +156,8 @@ def test_programs_that_cannot_be_started(command):
 test_nonsense_is_refused = refused(
     lambda options: ProgramPredictor(**parts(), **options),
     ({"command": " "}, "command must not be empty"),
-    ({"command": "x", "timeout": 0.0}, "timeout must be > 0 s"),
-    ({"command": "x", "timeout": float("nan")}, "timeout must be > 0 s"),
+    ({"command": "x", "timeout": 0.0}, "timeout must be finite and > 0 s"),
+    ({"command": "x", "timeout": float("nan")}, "timeout must be finite and > 0 s"),
     error=ValueError,
 )
 

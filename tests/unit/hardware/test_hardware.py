@@ -257,8 +257,8 @@ def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spe
         ('"80 GB"', '"80"', "memory: a size needs a number and a unit"),
         ('"80 GB"', '"80 GBB"', "memory: 'GBB' is not a unit of size"),
         ('"80 GB"', '"80 W"', "memory: 'W' is not a unit of size"),
-        ('"80 GB"', '"-80 GB"', "memory must be > 0 and finite"),
-        ('"80 GB"', '"0 GB"', "memory must be > 0 and finite"),
+        ('"80 GB"', '"-80 GB"', "memory must be finite and > 0 B"),
+        ('"80 GB"', '"0 GB"', "memory must be finite and > 0 B"),
         ('"989 TFLOP/s"', "989e12", "flops.bf16: a compute rate needs"),
         ("flops.bf16", "flops.bf8", "flops.bf16 is missing"),
         ("flops.bf16 =", 'flops.fp7 = "1 FLOP/s"\nflops.bf16 =', "flops has no 'fp7'"),
@@ -278,7 +278,7 @@ def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spe
         ("power", "prefill = {mfu = 0.5}\npower", "prefill: missing mbu"),
         ("power", "prefill = 0.5\npower", "prefill must be a table, got 0.5"),
         ("power", 'dispatch.mpl = "1 us"\npower', "dispatch has no 'mpl'; did you mean 'mlp'"),
-        ("power", 'dispatch.mlp = "0 us"\npower', "dispatch.mlp must be > 0"),
+        ("power", 'dispatch.mlp = "0 us"\npower', "dispatch.mlp must be finite and > 0 s"),
         ("power", 'confidence = "sure"\npower', "confidence has no 'sure'; did you mean"),
         ("power", "name = 7\npower", "name must be a string, got 7"),
         ("power", 'sources = "me"\npower', "sources must be a table, got 'me'"),
@@ -312,7 +312,7 @@ def test_unknown_names_help(tmp_path):
 
 def test_a_spec_made_in_python_is_checked_too():
     gpu = load_gpu("l4")
-    with pytest.raises(ValueError, match=r"memory must be > 0 and finite, got -1"):
+    with pytest.raises(ValueError, match=r"memory must be finite and > 0 B, got -1"):
         replace(gpu, memory=-1.0)
     with pytest.raises(ValueError, match=r"mbu must be in \(0, 1\], got nan"):
         Efficiency(mfu=0.5, mbu=float("nan"))

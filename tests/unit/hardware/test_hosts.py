@@ -91,7 +91,10 @@ test_a_wrong_host_is_named = refused(
     ),
     ({"peer_access": True, "bus_bandwidth": {"1": "9 GB/s"}}, "must be >= 2, got '1'"),
     ({"peer_access": True, "bus_bandwidth": {"2": 9}}, "bus_bandwidth.2: a bandwidth needs"),
-    ({"peer_access": True, "bus_bandwidth": {"2": "0 B/s"}}, "bus_bandwidth.2 must be > 0"),
+    (
+        {"peer_access": True, "bus_bandwidth": {"2": "0 B/s"}},
+        "bandwidth.2 must be finite and > 0",
+    ),
     (
         {"peer_access": True, "bus_bandwidth": {"2": "9 GB/s", "4": "15 GB/s"}},
         "must not make 4 accelerators faster than 2",

@@ -112,5 +112,5 @@ def test_class_derived_from_sound_one_is_looked_at(seconds):
 def test_bundles_have_no_such_coefficients(seconds):
     sound = dict.fromkeys(("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c"), 1e-3)
     for name in sound:
-        with pytest.raises(ValueError, match=f"{name} must be >"):
+        with pytest.raises(ValueError, match=f"{name} must be finite and >"):
             AfdCoefficients(**{**sound, name: seconds})

@@ -50,7 +50,7 @@ test_shares_that_cannot_be = refused(
     lambda figures: PowerDraw(
         **{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures
     ),
-    ({"idle": 1.0}, "idle must be < 1"),
+    ({"idle": 1.0}, "idle must be in [0, 1)"),
     ({"memory": -0.1}, "memory must be finite and >= 0"),
     error=ValueError,
 )

@@ -245,12 +245,12 @@ def test_a_sampler_without_mask_of_model_is_refused():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"top_p": 0}, "top_p: must be > 0"),
+        ({"top_p": 0}, "top_p: must be in (0, 1], got 0"),
         ({"top_k": -1}, "top_k: must be >= 0"),
         ({"temperature": -0.1}, "temperature: must be finite and >= 0"),
         ({"sampler": "triton", "temperature": 0}, "sampler has no effect"),
         ({"repetition_penalty": 0}, "repetition_penalty: must be finite and > 0"),
-        ({"presence_penalty": 3}, "presence_penalty: must be >= -2 and <= 2"),
+        ({"presence_penalty": 3}, "presence_penalty: must be in [-2, 2], got 3"),
         ({"generation_config": "none"}, "generation_config"),
         ({"top_p": 0.9, "sampler": "sorted"}, "sampler"),
     ],

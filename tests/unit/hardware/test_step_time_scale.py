@@ -122,7 +122,7 @@ def test_factors_are_numbers_above_zero(wrong):
         ("1.2", StepTimeScale(prompts=1.2, decodes=1.2)),
         ("{decodes: 0.9}", StepTimeScale(decodes=0.9)),
         ("null", None),
-        ("0", "must be > 0 and finite, got 0"),
+        ("0", "must be finite and > 0, got 0"),
         ("slower", "must be a number, or prompts and decodes, got 'slower'"),
         ("{prompt: 2}", "unknown key; did you mean 'prompts'?"),
     ],

@@ -120,7 +120,7 @@ def test_a_file_of_ones_own(tmp_path):
     with pytest.raises(ScenarioError, match="unknown key 'querys' did you mean 'queries'|querys"):
         load_coefficients(str(path))
     path.write_text(head + "queries = -1.0\n", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="queries must be >= 0 and finite, got -1.0"):
+    with pytest.raises(ScenarioError, match="queries must be finite and >= 0, got -1.0"):
         load_coefficients(str(path))
 
 

@@ -344,7 +344,7 @@ test_specs_made_in_python_are_checked_too = refused(
     (lambda: Quantization(name="x", bytes_per_param=1, compute="fp9"), "compute has no 'fp9'"),
     (
         lambda: MoeSpec(num_experts=4, num_experts_per_token=2, intermediate_size=0),
-        "intermediate_size of an expert must be > 0",
+        "intermediate_size must be >= 1",
     ),
     (
         lambda: MoeSpec(
@@ -356,7 +356,7 @@ test_specs_made_in_python_are_checked_too = refused(
         lambda: MlaSpec(
             q_lora_rank=None, kv_lora_rank=0, qk_nope_head_dim=1, qk_rope_head_dim=1, v_head_dim=1
         ),
-        "kv_lora_rank must be > 0, got 0",
+        "kv_lora_rank must be >= 1, got 0",
     ),
     error=ValueError,
 )

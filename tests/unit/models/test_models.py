@@ -373,7 +373,7 @@ def test_wrong_configs_name_the_file_and_the_key(changes, problem):
 
 
 def test_a_spec_made_in_python_is_checked_too():
-    with pytest.raises(ValueError, match="dtype_bytes must be > 0, got 0"):
+    with pytest.raises(ValueError, match="dtype_bytes must be >= 1, got 0"):
         ModelSpec(
             name="x",
             num_layers=1,

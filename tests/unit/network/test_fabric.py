@@ -277,7 +277,7 @@ test_what_is_bad_is_said_with_its_place = refused(
     ({"network__nics": 0}, "network: hgx-h100 has no route from node0/gpu0 to node1/gpu3"),
     ({"clients__0__place": "node1/gpu3"}, "d: place node1/gpu3 must not be taken, and p has"),
     ({"clients__0__tensor_parallel_size": 16}, "p: needs 16 GPUs and a node of hgx-h100 has 8"),
-    ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0, got 0"),
+    ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0 B/s, got 0"),
     ({"network__nodes": 0}, "network.nodes: must be >= 1, got 0"),
     ({"network__connector": {"start": "-1 s"}}, "network.connector.start: must be finite and >= 0"),
     ({"network__granularity": "half"}, "network.granularity: must be 'full' or 'layerwise'"),

@@ -143,7 +143,7 @@ def test_a_file_may_start_from_a_preset(tmp_path):
         ("gpus = 8", "missing pcie, nic"),
         ('based_on = "hgx-h100"\nnick = "1 GB/s"', "unknown key 'nick'; did you mean 'nic'?"),
         ('based_on = "hgx-h100"\nnic = "1"', "nic: a bandwidth needs a number and a unit"),
-        ('based_on = "hgx-h100"\nnic = "0 B/s"', "nic must be finite and > 0, got 0"),
+        ('based_on = "hgx-h100"\nnic = "0 B/s"', "nic must be finite and > 0 B/s, got 0"),
         ('based_on = "hgx-h100"\nnodes = 2.5', "nodes must be a whole number, got 2.5"),
         ('based_on = "hgx-h100"\nnodes = 0', "nodes must be >= 1, got 0"),
         ('based_on = "hgx-h100"\noversubscription = true', "must be a number, got True"),

@@ -75,8 +75,8 @@ def test_a_log_may_have_them(tmp_path):
 test_bad_input = refused(
     lambda changes: scenario(**changes),
     (ORDER, "is required for"),
-    ({"workload__predictions": {"sigma": -1}}, "sigma: must be >= 0"),
-    ({"workload__predictions": {"bias": 0}}, "bias: must be > 0"),
+    ({"workload__predictions": {"sigma": -1}}, "sigma: must be finite and >= 0"),
+    ({"workload__predictions": {"bias": 0}}, "bias: must be finite and > 0"),
     error=mist.ScenarioError,
 )
 

@@ -217,7 +217,10 @@ def test_router_of_stage_that_nobody_serves_in_python():
         ({"counts_sent": False}, "counts_sent: has no effect without view_interval"),
         ({"router": {"type": "load", "by": "answer"}}, "router.by: must be 'input_length'"),
         ({"router": {"type": "heavy_light", "threshold": 0}}, "router.threshold: must be finite"),
-        ({"router": {"type": "heavy_light", "heavy_share": 1}}, "router.heavy_share: must be > 0"),
+        (
+            {"router": {"type": "heavy_light", "heavy_share": 1}},
+            "router.heavy_share: must be in (0, 1), got 1",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(more, problem):

@@ -240,7 +240,7 @@ def test_coefficients_that_are_none(name, value):
 
 @pytest.mark.parametrize(("slots", "batches"), [(0, 2), (8, 1), (2**17, 2)])
 def test_a_bundle_that_is_none(slots, batches):
-    with pytest.raises(ValueError, match="must be from [12] to"):
+    with pytest.raises(ValueError, match="must be in "):
         BundleSpec(TABLE_3, LOAD, slots, batches)
 
 

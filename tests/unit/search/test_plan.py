@@ -613,7 +613,7 @@ test_options_that_make_no_search = refused(
     ({"max_usd_per_hour": -1.0}, "max_usd_per_hour must be finite and > 0, got -1"),
     ({"rate": 0.0}, "rate must be finite and > 0"),
     ({"seconds": float("nan")}, "seconds must be finite"),
-    ({"total_requests": -5}, "total_requests must be finite and > 0, got -5"),
+    ({"total_requests": -5}, "total_requests must be >= 1, got -5"),
     ({"attainment": 2.0}, "attainment"),
     ({"most_requests": 0}, "most_requests must be >= 1000, got 0"),
     ({"routers": ("nobody",)}, "nobody"),
@@ -622,7 +622,7 @@ test_options_that_make_no_search = refused(
     ({"vary": {"scheduler.max_num_batched_tokens": (1, 2)}}, "the plan finds it"),
     ({"vary": {"pipeline_parallel_size": (1, 1)}}, "vary pipeline_parallel_size must be one or"),
     ({"prices": {"l4": 1.0}}, "prices must be of GPUs that are asked for, h100, got 'l4'"),
-    ({"prices": {"h100": 0.0}}, "prices h100 must be finite and > 0"),
+    ({"prices": {"h100": 0.0}}, "prices.h100 must be finite and > 0"),
 )
 
 

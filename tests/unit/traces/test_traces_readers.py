@@ -203,7 +203,7 @@ def test_every_reader_refuses_unusable_files(name, tmp_path):
         read(b"")
     with pytest.raises(ScenarioError, match=r"not UTF-8 text \(byte 0x8b\); decompress"):
         read(b"\x1f\x8b\x08")
-    with pytest.raises(ValueError, match="num_requests must be >= 1 .leave it out for all., got 0"):
+    with pytest.raises(ValueError, match="num_requests must be >= 1, got 0; leave it out for all"):
         TRACE_READERS[name](path="x", num_requests=0)
 
 

@@ -83,19 +83,22 @@ def test_normal_redraws_what_is_below_one_and_keeps_the_shape_above():
 
 test_impossible_parameters_are_refused = refused(
     lambda make: make(),
-    (lambda: FixedLength(tokens=0), "tokens must be >= 1, got 0"),
-    (lambda: UniformLength(low=0, high=3), "low must be >= 1, got 0"),
+    (lambda: FixedLength(tokens=0), "tokens must be in [1, 1000000000], got 0"),
+    (lambda: UniformLength(low=0, high=3), "low must be in [1, 1000000000], got 0"),
     (lambda: UniformLength(low=4, high=3), r"high must be >= low \(4\), got 3"),
-    (lambda: NormalLength(mean=0.5, std=1), "mean must be finite and >= 1 token, got 0.5"),
+    (lambda: NormalLength(mean=0.5, std=1), "mean must be finite and >= 1, got 0.5"),
     (lambda: NormalLength(mean=float("nan"), std=1), "mean must be finite"),
-    (lambda: NormalLength(mean=5, std=-1), "std must be finite and >= 0 tokens, got -1"),
+    (lambda: NormalLength(mean=5, std=-1), "std must be finite and >= 0, got -1"),
     (lambda: LogNormalLength(mean=5, std=float("inf")), "std must be finite"),
     (lambda: LogNormalLength(mean=5, std=501), r"std must be <= 100 x mean \(500\), got 501"),
-    (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1 token, got 0.9"),
-    (lambda: synthetic(0), "num_requests must be >= 1, got 0"),
-    (lambda: Profile(num_requests=0), "num_requests must be >= 1, got 0"),
+    (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1, got 0.9"),
+    (lambda: synthetic(0), "num_requests must be in [1, 1000000000], got 0"),
+    (lambda: Profile(num_requests=0), "num_requests must be in [1, 1000000000], got 0"),
     (lambda: Profile(num_requests=1, name="azure"), "name must be one of arxiv-4096, azure-co"),
-    (lambda: synthetic(1, max_total_tokens=1), "max_total_tokens must be >= 2 or null, got 1"),
+    (
+        lambda: synthetic(1, max_total_tokens=1),
+        "max_total_tokens must be >= 2, got 1; null is no limit",
+    ),
     (lambda: Profile(num_requests=1, max_total_tokens=0), "max_total_tokens must be >= 2"),
     error=ValueError,
 )
@@ -175,7 +178,7 @@ def test_prompts_share_their_prefixes_and_nothing_else():
     assert len(counts) == 4
     for count in counts.values():
         assert abs(count - 5_000) < Z * np.sqrt(20_000 * 0.25 * 0.75)
-    with pytest.raises(ValueError, match="num_prefixes must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="num_prefixes must be in .1, 1000000000., got 0"):
         repetition(1, num_prefixes=0)
 
 

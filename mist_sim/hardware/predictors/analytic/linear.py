@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.checks import Checked, NotNegative, Positive
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
-from mist_sim.units import Seconds, require_quantities
+from mist_sim.units import Seconds
 
 
 @PREDICTORS.register("linear")
 @dataclass
-class LinearPredictor:
+class LinearPredictor(Checked):
     """A fixed time per step, plus a time per prompt token and per decode; contexts cost nothing.
 
     model, cluster: what is timed; they only determine memory.
@@ -36,18 +36,9 @@ class LinearPredictor:
 
     model: ModelSpec
     cluster: Cluster
-    step: Seconds
-    prefill_token: Seconds = 0.0
-    decode: Seconds = 0.0
-
-    def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.step < math.inf:
-            raise ValueError(f"step must be finite and > 0 s, got {self.step}")
-        for name in ("prefill_token", "decode"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+    step: Positive[Seconds]
+    prefill_token: NotNegative[Seconds] = 0.0
+    decode: NotNegative[Seconds] = 0.0
 
     @property
     def traits(self) -> PredictorTraits:

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
+from mist_sim.checks import Checked, Positive
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.measured.sampled import SamplePoints, StepSource, powers
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
@@ -19,21 +20,16 @@ from mist_sim.output import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRange:
+class ProfileRange(Checked):
     """The largest steps that are measured, under vLLM's names.
 
     max_num_batched_tokens: new tokens of a prompt. max_num_seqs: decodes. max_context: tokens
     that the cache holds, for a prompt and for each decode. All >= 1.
     """
 
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 64
-    max_context: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+    max_num_batched_tokens: Positive[int] = 2048
+    max_num_seqs: Positive[int] = 64
+    max_context: Positive[int] = 4096
 
     @property
     def points(self) -> SamplePoints:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
+from mist_sim.checks import Checked, NotNegative, Positive
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Checked):
     """Repetitions of a timed call.
 
     warmup: runs before, which fill caches and choose kernels (>= 0).
@@ -21,15 +22,9 @@ class Timing:
     repeats: runs of which the median counts (>= 1).
     """
 
-    warmup: int = 2
-    repeats: int = 5
+    warmup: NotNegative[int] = 2
+    repeats: Positive[int] = 5
     warm_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be >= 0, got {self.warmup}")
-        if self.repeats < 1:
-            raise ValueError(f"repeats must be >= 1, got {self.repeats}")
 
 
 def seconds_of(

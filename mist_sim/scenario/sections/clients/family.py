@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
+from mist_sim.checks import Positive
 from mist_sim.clients import CLIENTS, SequentialClient
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.processing import worker_traits
@@ -106,7 +107,7 @@ def _not_served(stage: str) -> str:
 
 def sequential_part(name: str) -> type[Part]:
     """Return the schema of a worker."""
-    meanings = {"serves": Names, int: AtLeastOne}
+    meanings = {"serves": Names, Positive[int]: AtLeastOne}
     needs = ("name", "service_time")
     return part_type(SequentialClient, name, needs=needs, meanings=meanings, base=SequentialPart)
 

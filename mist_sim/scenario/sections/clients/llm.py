@@ -16,8 +16,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from mist_sim.checks import Positive
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_options import Count
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.errors import ScenarioError
@@ -264,7 +264,7 @@ _ENGINE = {
     "speculative_config": Annotated[Part, _DRAFTING] | None,
     "step_time_scale": Annotated[Part, _Factors(part_type(StepTimeScale))] | None,
     "max_model_len": ContextTokens | None,
-    Count: AtLeastOne,
+    Positive[int]: AtLeastOne,
 }
 
 

@@ -14,7 +14,6 @@ from mist_sim.clients.rag import (
     EncoderPass,
     LatencyTable,
     TextPass,
-    TokenLaw,
     rag_traits,
 )
 from mist_sim.clients.traits import ClientTraits
@@ -100,7 +99,7 @@ def rag_part(name: str) -> type[Part]:
     reading = Settings(part_type(EncoderPass, meanings={"model": PassModelName, "gpu": GpuName}))
     table = Settings(part_type(LatencyTable, meanings={"path": file}))
     meanings = {
-        int | TokenLaw: Annotated[int | Part, OrLaw(_Tokens(LENGTH), LENGTH)],
+        "passage_tokens": Annotated[int | Part, OrLaw(_Tokens(LENGTH), LENGTH)],
         TextPass | None: Annotated[Part, reading] | None,
         VectorIndex | None: Annotated[Part, Family(INDEXES)] | None,
         Searcher | None: Annotated[Part, searcher] | None,
