@@ -1,10 +1,11 @@
-"""Whole runs of vLLM beside the simulator: `python -m tools.evidence [SOURCE] [--runs]`.
+"""Whole runs of vLLM beside the simulator: `python -m tools.evidence [SOURCE] [--runs | --models]`.
 
 Each source is a folder of measurements (`../shared/measurements`); a row of it becomes a `vllm
 serve` line and a load. Errors are simulated / measured - 1 of mean TTFT, mean TPOT and output
 tokens per second; a figure lies inside where its bar (docs/background/error_bars.md) holds it.
 SOURCE: part of the name of a source, model or label. Simulations are kept in `.evidence/` until a
-file of the package changes.
+file of the package changes. --models fits each figure of `_OF_WHOLE_RUNS` on one model alone and
+scores the source's other model with it.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from functools import cache
 from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import root
+from scipy.optimize import root, root_scalar
 
 from benchmarks import measured_itl
 from mist_sim.errors import MistError
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.kernel_choice import with_backend
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.metrics import evidence
@@ -69,6 +71,7 @@ class Measured:
     serve: its `vllm serve` line. release: of vLLM, and engine: the entry of ours that is nearest.
     lengths: of all prompts and answers. concurrency: at most so many at once; None: no limit.
     figures: means of `METRICS`, in ms and output tokens/s; those not measured are left out.
+    kernels: figures of the GPU's kernels in place of the catalog's, by kind.
     """
 
     source: str
@@ -81,6 +84,7 @@ class Measured:
     lengths: tuple[tuple[int, int], ...] = field(repr=False)
     concurrency: int | None = None
     figures: Mapping[str, float]
+    kernels: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
 
 
 @cache
@@ -173,7 +177,8 @@ def measured() -> list[Measured]:
 
 
 def _scenario(run: Measured, requests: Path) -> Scenario:
-    overrides: dict[str, Any] = {"clients.0.gpu": run.gpu, "clients.0.engine": run.engine}
+    gpu = {"based_on": run.gpu, "kernels": run.kernels} if run.kernels else run.gpu
+    overrides: dict[str, Any] = {"clients.0.gpu": gpu, "clients.0.engine": run.engine}
     found = from_vllm([run.serve], gpu=run.gpu, engine=run.engine, overrides=overrides)
     load: dict[str, Any] = {"trace": {"type": "lengths_csv", "path": str(requests)}}
     if run.concurrency:
@@ -248,6 +253,75 @@ def whole_runs(part: str = "", processes: int = 2) -> Iterator[Scored]:
         share = float(ours["ttft"] / (ours["ttft"] + rest))
         found_one = _scored(run.source, run.label, setting, Load(*ours["load"]), errors, at)
         yield replace(found_one, ttft_share=share)
+
+
+class Figure(NamedTuple):
+    """An mfu that was fitted to whole runs of two models of one source.
+
+    backend: empty: the usual one. fitted, scored: parts of the labels of runs that it was fitted
+    on, and that depend on it. gpu: theirs.
+    """
+
+    kind: str
+    backend: str
+    fitted: str
+    scored: str
+    gpu: str = "a100-80gb-sxm"
+
+    def replaced(self, mfu: float) -> dict[str, dict[str, float | str]]:
+        """Return `Measured.kernels` with another value of it, and the back end's other figures."""
+        kernel = with_backend(load_gpu(self.gpu), (self.kind,), self.backend).kernels[self.kind]
+        times: dict[str, float | str] = {
+            name: f"{getattr(kernel, name)} s" for name in ("floor", "serial")
+        }
+        return {self.kind: times | {"per_pair": kernel.per_pair, "mfu": mfu}}
+
+
+_OF_WHOLE_RUNS = (
+    Figure("fp8_widened", "", "-FP8; ", "-FP8; "),
+    Figure("int4", "", "-AWQ; ", "-AWQ; "),
+    Figure("prefill_attention", "TRITON_ATTN", "random 32K input", "gpt-oss"),
+)
+
+
+def models_left_out(processes: int = 2) -> pd.DataFrame:
+    """Return errors of each model's runs with figures that were fitted on the other model alone."""
+    KEPT.mkdir(exist_ok=True)
+    found = []
+    with ProcessPoolExecutor(processes) as pool:
+
+        def logs(runs: Sequence[Measured], figure: Figure, mfu: float) -> list[dict[str, float]]:
+            """Return ln(measured / simulated) of each figure of each run."""
+            changed = [replace(run, kernels=figure.replaced(mfu)) for run in runs]
+            return [
+                {name: log(value / ours[name]) for name, value in run.figures.items()}
+                for run, ours in zip(runs, pool.map(_kept, changed), strict=True)
+            ]
+
+        for figure in _OF_WHOLE_RUNS:
+            runs = [run for run in measured() if run.gpu == figure.gpu]
+            runs = [run for run in runs if figure.scored in run.label]
+            for model in dict.fromkeys(run.model for run in runs):
+                own = [run for run in runs if run.model == model and figure.fitted in run.label]
+
+                def off(height: float, own: list[Measured] = own, figure: Figure = figure) -> float:
+                    errors = [each["throughput"] for each in logs(own, figure, exp(height))]
+                    return float(np.mean(errors))
+
+                height = root_scalar(off, x0=log(0.4), x1=log(0.3), xtol=0.01).root
+                others = [run for run in runs if run.model != model]
+                for run, errors in zip(others, logs(others, figure, exp(height)), strict=True):
+                    about = {
+                        "figure": figure.kind,
+                        "fitted on": model,
+                        "mfu": round(exp(height), 3),
+                    }
+                    about["scored on"] = run.model
+                    found += [
+                        about | {"metric": name, "error": exp(-error) - 1}
+                        for name, error in errors.items()
+                    ]
+    return pd.DataFrame(found)
 
 
 def _scored(
@@ -479,7 +553,16 @@ def main() -> None:
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--runs", action="store_true")
     parser.add_argument("--write", action="store_true", help=f"write {FILE.relative_to(ROOT)}")
+    parser.add_argument("--models", action="store_true", help="fit on one model, score the other")
     asked = parser.parse_args()
+    pd.set_option("display.width", 250, "display.max_rows", 500, "display.max_colwidth", 110)
+    if asked.models:
+        found = models_left_out().assign(low=np.nan, high=np.nan, inside=np.nan)
+        keys = ("figure", "fitted on", "mfu", "scored on")
+        print(
+            table(found, *keys)[["number", "median", "nine in ten", "signed"]].round(3).to_string()
+        )
+        return
     runs = list(whole_runs(asked.part)) if asked.part else scored()
     for run in runs:
         if run.fault:
@@ -489,7 +572,6 @@ def main() -> None:
     figures = compared(runs)
     if asked.write and not asked.part:
         page(figures)
-    pd.set_option("display.width", 250, "display.max_rows", 500, "display.max_colwidth", 110)
     if asked.runs:
         wide = figures.pivot_table(
             index=["model", "gpu", "label"], columns="metric", values="error", sort=False

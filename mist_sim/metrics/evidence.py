@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.hardware.setting import Setting
-from mist_sim.metrics.load import Load
+from mist_sim.metrics.load import CLOSED, Load
 
 Array = NDArray[np.float64]
 
@@ -56,6 +56,10 @@ _WEIGHTS: Mapping[str, float] = {
     "arrivals": 0.5,
 }
 _ANY = 0.05  # a row that is other in any of `RESPECTS`
+
+# Of TTFT, where one load is a closed loop and the other none: users that come back together make
+# it, and a few milliseconds decide whether a step waits for them (docs/validation.md).
+_COMES_BACK = 0.2
 
 _ARCHITECTURES = {  # of a maker of whose GPUs a run was measured
     "ampere": "Ampere",
@@ -113,6 +117,7 @@ class Evidence:
             name: {getattr(row.setting, name) for row in same} for name in ("kind", "weights")
         }
         self.rows = [row for row in same if metric in row.errors]
+        self._comes_back = _COMES_BACK if metric == "ttft" else 1.0
         self._errors = np.array([row.errors[metric] for row in self.rows])
         self._beyond = np.array([row.beyond.get(metric, np.nan) for row in self.rows])
         facts = [_facts(row.setting, row.load) for row in self.rows]
@@ -175,6 +180,9 @@ class Evidence:
         weights = self._share.copy()
         for name, other in is_other.items():
             weights[other] *= _WEIGHTS[name]
+            if name == "arrivals":
+                closed = self._columns[name] == CLOSED
+                weights[closed != (facts[name] == CLOSED)] *= self._comes_back
         none = np.zeros(len(self.rows), dtype=bool)
         distance = sum(
             np.logical_or.reduce([is_other.get(name, none) for name in names]).astype(int)

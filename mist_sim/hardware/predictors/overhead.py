@@ -54,8 +54,8 @@ class EngineOverhead(Checked):
         us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
         They are part of the host's time: a step takes the longer of that and of the kernels with
-        this wait. By default none, but versions before 0.14 hide no host time at all; it has no
-        effect without async scheduling.
+        this wait. By default none, but before 0.14 what a release does not hide (0.7 ms); it has
+        no effect without async scheduling.
     exposed_sequence: the same wait for each sequence of a step, seconds, in addition.
     request: seconds from a request's arrival until the engine can schedule it, on top of the
         scenario's `front_end`; setting it turns off the default of `front_end`.

@@ -152,20 +152,14 @@ def own_time(
     return overhead.or_else(gpu.overhead) if predictor.traits.kernels_only else overhead
 
 
-def hides_host(config: EngineConfig) -> bool:
-    """Whether host time hides behind the GPU's: with async scheduling, in versions that do so.
-
-    Where a scenario says how much it does not hide, it hides the rest in any version.
-    """
-    is_said = any(getattr(config.overhead, name) is not None for name in EXPOSED)
-    return bool(config.async_scheduling) and (is_said or _hidden(config).step > 0)
-
-
 def exposed(overhead: EngineOverhead, config: EngineConfig, predictor: Predictor) -> EngineOverhead:
-    """Return the engine's own time with what async scheduling does not hide of it in a release."""
+    """Return the engine's own time with what async scheduling does not hide of it in a release.
+
+    What a scenario says of it is taken in its place.
+    """
     hidden = _hidden(config)
     is_said = any(getattr(overhead, name) is not None for name in EXPOSED)
-    if is_said or not config.async_scheduling or not 0 < hidden.step < math.inf:
+    if is_said or not config.async_scheduling or hidden.step == math.inf:
         return overhead
     step, sequence = overhead.of_a_step(predictor)
     return replace(
@@ -381,7 +375,7 @@ def step_times(
         masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
         predictor = predictor.with_last(WithSampling(predictor.ranks[-1], masks))
     left = exposed(overhead, config, predictor.ranks[0])
-    first = left.around(predictor.ranks[0], overlapped=hides_host(config))
+    first = left.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
     timed = predictor.with_first(first)
     timed = StepTimeScale.of(config.step_time_scale).around(timed)
     return StepTimes(timed, overhead, draft, graphs, by_backend, assumed, worth)

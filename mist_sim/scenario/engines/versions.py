@@ -43,8 +43,6 @@ class Hidden:
     sequence: float
 
     def __str__(self) -> str:
-        if not self.step:
-            return "none"
         all_of_it = self.step == float("inf")
         return "all" if all_of_it else f"{1e3 * self.step:g} ms and {1e6 * self.sequence:g} us"
 
