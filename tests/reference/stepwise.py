@@ -996,6 +996,8 @@ class StepwiseEngine(ABC):
     def lose_load(self, live: Live) -> None:
         self.memory.give_back(live)
         live.num_preempted = len(live.outcome.preempted_at)
+        live.outcome.num_fetched_in_vain += live.outcome.num_fetched_tokens
+        live.outcome.num_fetched_tokens = 0
         live.num_loaded = live.num_entered = 0
         is_second = bool(self.queue) and self.is_before_loaded(self.queue[0])
         self.queue.insert(int(is_second), live)
