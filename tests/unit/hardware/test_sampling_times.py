@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from importlib.resources import files
 
 import pytest
@@ -261,7 +262,7 @@ def test_samplings_that_are_none_are_refused(options, rule):
         "model": "llama-3.1-8b",
         "workload": {"lengths": {"type": "profile", "num_requests": 3}, "arrivals": "all_at_once"},
     }
-    with pytest.raises(ScenarioError, match=f"sampling.*{rule}"):
+    with pytest.raises(ScenarioError, match=f"sampling.*{re.escape(rule)}"):
         Scenario.from_dict(said | {"clients": [client]})
 
 
