@@ -1,1 +1,1 @@
-"""The words that all parts share: requests, visits, batches, views. No behaviour of their own."""
+"""Words that all parts share (requests, visits, batches, views), and a run's records."""

@@ -8,8 +8,8 @@ A kernel takes
 
 with compute = FLOPs / (mfu x peak) and memory = bytes / (mbu x bandwidth): the two overlap, but
 for the ramps at both ends, and the root of the sum of squares is nearer to measured kernels than
-the longer of the two. Every figure comes from a table of measured kernels (`mist calibrate
-kernels`), by architecture: what two cards of one architecture reach differs by their peaks alone.
+the longer of the two. Every figure comes from a table of measured kernels (`tools/kernels`), by
+architecture: what two cards of one architecture reach differs by their peaks alone.
 
 Finds an accelerator by name in the catalog, or reads the TOML spec file of one.
 

@@ -1,7 +1,7 @@
 """The seam to the GPUs behind a client: their watts, weights and prices.
 
 A machine consists of groups of equal GPUs. Those of an engine are one group (`machine.py`), those
-of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
+of a bundle two: its attention workers and its FFN workers (`hardware/afd.py`).
 """
 
 from __future__ import annotations

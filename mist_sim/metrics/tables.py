@@ -187,8 +187,8 @@ class Findings(ABC):
     def plot(self, name: str) -> Drawn:
         """Return a picture which a notebook draws, and `save` writes.
 
-        name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings, one
-            of their report.
+        name: of a run, one of `report.pictures.catalog.PICTURES`, such as "latency"; of other
+            findings, one of their report.
         Raises ScenarioError for a name that there is not, and without Matplotlib.
         """
         return self.presenter.plot(self, name)

@@ -55,7 +55,7 @@ PAPER = {"A10": 1.45, "L4": 1.29}  # geometric means of figure 10
 
 
 def table_1(name: str) -> GpuSpec:
-    """Return a GPU of the paper's table 1, with the efficiencies of `resharding/paper.py`.
+    """Return a GPU of the paper's table 1.
 
     A100-PCIe-x16 is the card of the data sheet, whose link has twice the lanes and reaches others
     without the host.

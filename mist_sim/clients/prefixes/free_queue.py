@@ -12,7 +12,7 @@ class Entry:
     first: position of this copy's first block.
     num_cached: number of its blocks, from there on.
     num_held: number of its blocks that a running request holds, always the first ones.
-    finds: how often requests found the blocks before a position; only counted for a `RankedQueue`.
+    finds: how often requests found the blocks before a position; only counted for `RankedBlocks`.
     written: the cache's `changes` at its first block.
     rest: the entry that took over its later blocks after a split; None without a split. Requests
         that held these blocks still hold them.

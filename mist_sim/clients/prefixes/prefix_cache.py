@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from mist_sim.clients.prefixes.free_queue import Entry, FreeQueue
-from mist_sim.clients.prefixes.ranked_queue import RankedQueue
+from mist_sim.clients.prefixes.ranked_blocks import RankedBlocks
 from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import InvariantError, ScenarioError
@@ -140,7 +140,7 @@ class PrefixCache:
         self.queue = FreeQueue(num_blocks)
         self._counts_finds = type(self.eviction) is not LruEviction
         if self._counts_finds:
-            self.queue = RankedQueue(num_blocks, self.eviction.copy(), lambda: self.changes)
+            self.queue = RankedBlocks(num_blocks, self.eviction.copy(), lambda: self.changes)
 
     @property
     def is_watched(self) -> bool:

@@ -1,1 +1,1 @@
-"""Pictures of a run, drawn with Plotly: one file an idea, one call a picture."""
+"""Pictures of a run, drawn with Matplotlib: one file an idea, one call a picture."""

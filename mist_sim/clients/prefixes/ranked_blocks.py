@@ -27,7 +27,7 @@ class RankedPiece(Piece):
     node: Node
 
 
-class RankedQueue(FreeQueue):
+class RankedBlocks(FreeQueue):
     """Free blocks, the smallest rank first; of an entry always the last blocks.
 
     clock: counts the uses of the cache.
