@@ -33,6 +33,7 @@ from benchmarks.workloads import (
 from mist_sim import compiled
 
 MOONCAKE = AZURE.with_name("mooncake_synthetic_trace.jsonl")
+_NO_CACHE = "PYTHONDONTWRITEBYTECODE"
 AHEAD: dict[str, Any] = {"async_scheduling": True}
 
 
@@ -80,7 +81,9 @@ def process_s(scenario: dict[str, Any], folder: Path) -> float:
     for number in range(3):
         words = ["-m", "mist_sim", "run", str(file), "--out", str(folder / f"out{number}"), "-q"]
         before = os.times().children_user
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        # a machine that keeps no compiled sources would time their compilation
+        here = {name: value for name, value in os.environ.items() if name != _NO_CACHE}
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, env=here)
         least = min(least, os.times().children_user - before)
     return least
 
