@@ -5,7 +5,7 @@ python resharding.py
 
 from mist_sim import ContinuousScheduler, Simulation, Workload, llm_client, load_gpu
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.hardware.resharding import device_of
 from mist_sim.models import load_model
 from mist_sim.search.resharding import Lengths, rank_pairs

@@ -17,7 +17,7 @@ from mist_sim.clients import SequentialClient as SequentialClient
 from mist_sim.clients import TextClient as TextClient
 from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
-from mist_sim.clients.overload import AdmissionControl as AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl as AdmissionControl
 from mist_sim.clients.rag import EncoderPass as EncoderPass
 from mist_sim.clients.rag import LatencyTable as LatencyTable
 from mist_sim.clients.rag import PassageStore as PassageStore

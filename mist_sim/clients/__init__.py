@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.base import Client
-from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.llm import LlmClient
+from mist_sim.clients.options.engine_config import EngineConfig
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.workers.application import ApplicationClient
 from mist_sim.clients.workers.processing import SequentialClient

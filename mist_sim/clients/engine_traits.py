@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import inf
 
 from mist_sim.clients.engine.lanes import lane_shares
-from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.options.engine_config import EngineConfig
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.stores import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, TimesOrigin

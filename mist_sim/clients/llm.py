@@ -24,7 +24,6 @@ from mist_sim.clients.engine.stepped import (
     SteppedView,
     Stepper,
 )
-from mist_sim.clients.engine_config import EngineConfig, check_speculation
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory
@@ -38,7 +37,8 @@ from mist_sim.clients.layouts import (
     in_one_node,
     why_not,
 )
-from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
+from mist_sim.clients.options.engine_config import EngineConfig, check_speculation
+from mist_sim.clients.options.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.cadence import interval_of

@@ -8,7 +8,7 @@ import pytest
 
 from mist_sim import ContinuousScheduler, EngineOverhead, Simulation, Workload, llm_client
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.resharding import (
     Layout,

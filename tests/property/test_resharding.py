@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import ContinuousScheduler
-from mist_sim.clients.resharding import ReshardingClient
+from mist_sim.clients.resharding.client import ReshardingClient
+from mist_sim.clients.resharding.staging import Phases
 from mist_sim.clients.scheduling.order import ORDERS
-from mist_sim.clients.staging import Phases
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.lifecycle import Failures, Lifecycle

@@ -15,7 +15,7 @@ from hypothesis import reject
 from mist_sim.clients import LlmClient, kv_cache
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,

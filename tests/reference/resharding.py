@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from mist_sim.clients.resharding import ReshardingClient, ShardSizes
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
+from mist_sim.clients.resharding.client import ReshardingClient, ShardSizes
 from mist_sim.hardware.predictors import PipelinePredictor, Predictor
 from tests.reference.engines import llm_engine
 

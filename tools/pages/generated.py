@@ -14,7 +14,7 @@ import typer
 
 from mist_sim.cli.app import app
 from mist_sim.cli.listings import releases, scenario_keys
-from mist_sim.clients.refused_options import REFUSALS, Rule
+from mist_sim.clients.options.refused_options import REFUSALS, Rule
 from mist_sim.scenario.engines.server_start import RULES
 from mist_sim.scenario.engines.versions import LATEST, OLDEST, TABLE
 

@@ -36,7 +36,7 @@ from mist_sim import (
     load_gpu,
 )
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.devices import Efficiency

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.clients.rag import EncoderPass, LatencyTable, PassageStore
-from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.retrieval.levels import StorageLevel
 from mist_sim.clients.workers.fetching import Fetch
 from mist_sim.core.front_end import FrontEnd

@@ -14,11 +14,11 @@ from mist_sim.clients.scheduling.image_times import ImageTimes
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.lanes import QueueForm
-    from mist_sim.clients.engine_config import EngineConfig
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.kv_cache.tiers import SharedTiers
-    from mist_sim.clients.overload import Gate
+    from mist_sim.clients.options.engine_config import EngineConfig
+    from mist_sim.clients.options.overload import Gate
     from mist_sim.core.batch import StepBatch
     from mist_sim.core.flowing import FlowRule
     from mist_sim.core.recorder import Recorder

@@ -13,8 +13,8 @@ from mist_sim.errors import ScenarioError
 from mist_sim.eviction import LRU
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine_config import EngineConfig
     from mist_sim.clients.engine_rules import EngineRules
+    from mist_sim.clients.options.engine_config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

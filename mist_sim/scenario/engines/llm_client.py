@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine.lanes import lane_memory, queue_form
-from mist_sim.clients.engine_config import AUTO_LENGTH, against_loads
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
@@ -23,8 +22,9 @@ from mist_sim.clients.kv_cache import (
 )
 from mist_sim.clients.kv_cache.capacity import NoRoomError
 from mist_sim.clients.kv_cache.profile_run import SAMPLER_BYTES, Needs, ProfileRun, num_graphs
-from mist_sim.clients.resharding import ReshardingClient, ShardSizes
-from mist_sim.clients.resharding_options import HOST_MEMORY
+from mist_sim.clients.options.engine_config import AUTO_LENGTH, against_loads
+from mist_sim.clients.options.resharding_options import HOST_MEMORY
+from mist_sim.clients.resharding.client import ReshardingClient, ShardSizes
 from mist_sim.clients.scheduling import SCHEDULERS, ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import AUTO_LENGTH
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.options.engine_config import AUTO_LENGTH
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.core.result_warnings import (
     LONGEST_CONTEXT,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_options import PredictorFactory
+from mist_sim.clients.options.engine_options import PredictorFactory
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import FRONT_END

@@ -3,11 +3,11 @@
 import pytest
 
 from mist_sim.clients.engine.lanes import lane_memory
-from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import BlockPool, EngineMemory, KvCacheConfig, num_gpu_blocks
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs, ProfileRun, num_graphs
+from mist_sim.clients.options.engine_config import EngineConfig
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import load_model

@@ -11,7 +11,7 @@ import mist_sim as mist
 from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import CacheTier, SwapSpace
 from mist_sim.clients.layouts import EngineLayout
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster

@@ -18,7 +18,7 @@ from mist_sim import (
     simulate,
 )
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
 from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices import MemoryTier

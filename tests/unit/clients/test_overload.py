@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import SequentialClient
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.durations import ExponentialDuration, LogNormalDuration, UniformDuration
 from mist_sim.errors import ScenarioError

@@ -7,9 +7,9 @@ import pytest
 
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.refused_options import REFUSALS, Refusal, Rule
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.overload import AdmissionControl
+from mist_sim.clients.options.refused_options import REFUSALS, Refusal, Rule
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices import MemoryTier

@@ -8,7 +8,7 @@ import pytest
 import mist_sim as mist
 from mist_sim import ContinuousScheduler, Workload, llm_client
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from mist_sim import Scenario, simulate
-from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.options.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import Range, verdict_of

@@ -1798,7 +1798,7 @@ class Lane:
         elif chain is not None:
             self.blocks.enter(chain, end)
 
-    # --- stages of prompts and of answers (`resharding.py`) -------------------------------------
+    # --- stages of prompts and of answers (`clients/resharding`) ----------------------------------
 
     def fits(self, slot: int) -> bool:
         """Tell whether there are a seat and blocks for a waiting prompt."""

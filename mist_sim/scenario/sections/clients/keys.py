@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from mist_sim.bounds import COUNT, NAME_LENGTH, TEXT_LENGTH
-from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.clients.options.engine_config import AUTO_LENGTH
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
 from mist_sim.models import load_generating, load_model

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mist_sim.clients.engine_options import EngineOptions
+from mist_sim.clients.options.engine_options import EngineOptions
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError

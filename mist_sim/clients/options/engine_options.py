@@ -13,8 +13,8 @@ from typing import Annotated, Any, Protocol
 
 from mist_sim.checks import NotNegative, Positive
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.overload import AdmissionControl
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.traits import (

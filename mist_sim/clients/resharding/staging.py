@@ -18,7 +18,7 @@ from typing import Literal
 
 from mist_sim.clients.engine.stepped import SteppedLane
 from mist_sim.clients.kv_cache.moves import Room
-from mist_sim.clients.resharding_options import SHARE_IN_USE, Resharding
+from mist_sim.clients.options.resharding_options import SHARE_IN_USE, Resharding
 from mist_sim.clients.sequence_state import SequenceState
 
 StageName = Literal["prefill", "decode"]

@@ -1,7 +1,7 @@
 """A client that prefills in one layout of its model and decodes in another (Seesaw).
 
 Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025):
-`docs/background/seesaw.md`. Which stage its lanes compute says `clients/staging.py`.
+`docs/background/seesaw.md`. Which stage its lanes compute says `clients/resharding/staging.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mist_sim.clients.kv_cache import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.moves import HOST, KvMove, Room
 from mist_sim.clients.layouts import EngineLayout, Transition
 from mist_sim.clients.llm import LlmClient
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.resharding_options import Resharding
+from mist_sim.clients.resharding.staging import DuePrompts, Phases, Prefetched, StageName
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.staging import DuePrompts, Phases, Prefetched, StageName
 from mist_sim.clients.stores import MemoryBelow, Stores
 from mist_sim.core.recorder import Recorder
 from mist_sim.environment import CHANGE, MOVE, Environment

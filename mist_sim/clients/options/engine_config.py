@@ -7,9 +7,9 @@ from numbers import Integral
 
 from mist_sim.bounds import COPIES
 from mist_sim.checks import check_fields
-from mist_sim.clients.engine_options import EngineOptions
-from mist_sim.clients.refused_options import LOADS_IN_STEP, REFUSALS
-from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.options.engine_options import EngineOptions
+from mist_sim.clients.options.refused_options import LOADS_IN_STEP, REFUSALS
+from mist_sim.clients.options.resharding_options import Resharding
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.predictors.scaled import StepTimeScale
