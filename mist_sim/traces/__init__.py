@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     from mist_sim.traces.readers.parquet_reader import ChatParquetReader, MistReader
     from mist_sim.traces.readers.servegen import ServeGenReader
     from mist_sim.traces.readers.serving_sim import LlmServingSimReader
+    from mist_sim.traces.readers.sessions import (
+        AgenticMooncakeReader,
+        AgenticReader,
+        DynamoReader,
+        OtelReader,
+        RagPulseReader,
+    )
     from mist_sim.traces.readers.tabular_reader import (
         AzureReader,
         BurstGptReader,
@@ -61,13 +68,6 @@ if TYPE_CHECKING:
         SplitwiseReader,
         TimedTraceReader,
         VidurReader,
-    )
-    from mist_sim.traces.sessions import (
-        AgenticMooncakeReader,
-        AgenticReader,
-        DynamoReader,
-        OtelReader,
-        RagPulseReader,
     )
 
 __all__ = [

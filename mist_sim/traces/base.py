@@ -29,11 +29,11 @@ TRACE_READERS = Registry(
         "mist": "mist_sim.traces.readers.parquet_reader:MistReader",
         "servegen": "mist_sim.traces.readers.servegen:ServeGenReader",
         "sharegpt": "mist_sim.traces.readers.conversations:ShareGptReader",
-        "otel": "mist_sim.traces.sessions:OtelReader",
-        "ragpulse": "mist_sim.traces.sessions:RagPulseReader",
-        "dynamo": "mist_sim.traces.sessions:DynamoReader",
-        "agentic_mooncake": "mist_sim.traces.sessions:AgenticMooncakeReader",
-        "agentic": "mist_sim.traces.sessions:AgenticReader",
+        "otel": "mist_sim.traces.readers.sessions:OtelReader",
+        "ragpulse": "mist_sim.traces.readers.sessions:RagPulseReader",
+        "dynamo": "mist_sim.traces.readers.sessions:DynamoReader",
+        "agentic_mooncake": "mist_sim.traces.readers.sessions:AgenticMooncakeReader",
+        "agentic": "mist_sim.traces.readers.sessions:AgenticReader",
     },
 )
 """Sources that read a file: classes with `rows()` (see `TraceReader`)."""
