@@ -70,7 +70,8 @@ class Degradation:
         stay = [live for live in lane.running if live.decoding and live.num_emitted]
         found: list[Live] = []
         num_seats = len(lane.active) + len(lane.moved)
-        num_seats += sum(not live.has_given_up for live in lane.coming)
+        unknown = [live for _, live in lane.given_up]  # the lane does not know that they gave up
+        num_seats += sum(not live.has_given_up or live in unknown for live in lane.coming)
         while stay and (
             num_used > self.watermark * lane.num_blocks
             or (self.counts_seats and num_seats > self.watermark * lane.max_num_seqs)
