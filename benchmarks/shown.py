@@ -163,7 +163,13 @@ def main() -> int:
         row = ROWS[name]
         budget = row.budget if is_compiled else row.uncompiled
         with tempfile.TemporaryDirectory() as folder:
-            figure, words = row.run(Path(folder))
+            try:
+                figure, words = row.run(Path(folder))
+            except subprocess.CalledProcessError as error:
+                said = (error.stderr or "").strip().splitlines()[-1:] or ["no reason said"]
+                print(f"{name:18} did not run: {said[0]}", flush=True)
+                is_over = True
+                continue
         if budget is not None:
             words += f"; budget {budget:g}"
             if figure > budget:

@@ -334,7 +334,7 @@ LATE, LATE_TOKEN = (
         ("timeout", 3.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),  # exactly at the resend
         ("timeout", 3.75, ONCE_A_SECOND, "cancelled", GONE, 2),
         ("timeout", 2.5, None, "timed_out", LATE, 1),  # the program is told first
-        ("timeout", 2.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),  # nobody comes to send again
+        ("timeout", 2.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),  # no attempt follows
         ("ttft_timeout", 2.5, None, "timed_out", LATE_TOKEN, 1),
         ("ttft_timeout", 2.5, ONCE_A_SECOND, "cancelled", BETWEEN, 1),
     ],
